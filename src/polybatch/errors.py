@@ -1,0 +1,67 @@
+"""Every exception that polybatch raises on purpose.
+
+    Exception
+    ├── PolybatchError
+    │   ├── UnsupportedModelError           the architecture cannot be compiled without wrong logits
+    │   ├── VerificationError               the compiled program's logits are off; nothing was written
+    │   ├── CompilerError                   the C++ compiler is missing or failed
+    │   ├── ProgramError                    a program directory cannot be used
+    │   │   ├── ProgramVersionError         written by another schema version
+    │   │   ├── ProgramCorruptError         a file is missing, truncated or edited
+    │   │   └── ProgramIncompatibleError    this machine lacks what the program was compiled for
+    │   └── EngineClosedError               a request reached an engine that has been closed
+    └── ValueError
+        ├── SpecializationError             the asked table breaks a rule
+        └── StepInputError                  a step's inputs break the contract
+            └── NoMatchingSpecializationError
+
+Wrong types are plain ``TypeError``. Messages say what was asked, what is allowed and what to do.
+"""
+
+
+class PolybatchError(Exception):
+    """Base of the errors that are not plain bad values."""
+
+
+class UnsupportedModelError(PolybatchError):
+    """The model's architecture cannot be compiled; the message names the class and what is missing."""
+
+
+class VerificationError(PolybatchError):
+    """The compiled program's logits differ from the model's own; nothing was written."""
+
+
+class CompilerError(PolybatchError):
+    """The C++ compiler is missing or failed; the message carries its last lines."""
+
+
+class ProgramError(PolybatchError):
+    """A program directory cannot be used."""
+
+
+class ProgramVersionError(ProgramError):
+    """The program was written by another schema version; recompile it."""
+
+
+class ProgramCorruptError(ProgramError):
+    """A file of the program is missing, truncated or edited."""
+
+
+class ProgramIncompatibleError(ProgramError):
+    """This machine lacks a CPU feature or a library version that the program needs."""
+
+
+class EngineClosedError(PolybatchError):
+    """The engine has been closed and takes no more requests."""
+
+
+class SpecializationError(ValueError):
+    """The requested table of specializations breaks a rule; the message names the argument to change."""
+
+
+class StepInputError(ValueError):
+    """A step's inputs break the contract; the KV cache is unchanged."""
+
+
+class NoMatchingSpecializationError(StepInputError):
+    """No compiled specialization has the shapes of the step's inputs."""
