@@ -1,0 +1,127 @@
+"""The custom operators that exported graphs call: schemas, shape rules and plain PyTorch implementations.
+
+The ``eager`` target runs these implementations; the ``cpu`` target replaces them by native kernels with the same
+schemas (``targets/cpu/kernels``). Importing this module registers the operators once per process.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_LIBRARY = torch.library.Library("polybatch", "DEF")
+
+_LIBRARY.define(
+    "slot_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) cache, Tensor batch_index, Tensor position_ids, "
+    "Tensor? sinks, int k_offset, int v_offset, int ctx_len, float scale, int window, float softcap) -> Tensor"
+)
+_LIBRARY.define("packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features) -> Tensor")
+_LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
+_LIBRARY.define(
+    "packed_expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index, int out_features) -> Tensor"
+)
+
+
+def slot_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    batch_index: Tensor,
+    position_ids: Tensor,
+    sinks: Tensor | None,
+    k_offset: int,
+    v_offset: int,
+    ctx_len: int,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> Tensor:
+    """Write a step's K/V rows into their slots, then attend over each slot's live positions.
+
+    Shapes: ``q`` [b, heads, s, d], ``k`` [b, kv_heads, s, d], ``v`` [b, kv_heads, s, dv], ``cache`` [slots, elements]
+    of the same dtype (changed in place), ``batch_index`` int64 [b, 1], ``position_ids`` int64 [b, s] with -1 for
+    padding, ``sinks`` float [heads] or None. This layer's keys lie at ``k_offset`` as [kv_heads, ctx_len, d], its
+    values at ``v_offset`` as [kv_heads, ctx_len, dv]. ``window`` 0 and ``softcap`` 0.0 mean none.
+    Returns [b, s, heads, dv]; padding rows are zero. Arithmetic is float32.
+    """
+    batch, heads, steps, _ = q.shape
+    out = q.new_zeros(batch, steps, heads, v.shape[-1])
+    for row in range(batch):
+        positions = position_ids[row]
+        live = (positions >= 0).nonzero().flatten()
+        if live.numel() == 0:
+            continue
+        slot = cache[batch_index[row, 0]]
+        keys = _head_view(slot, k_offset, k.shape[1], ctx_len, k.shape[-1])
+        values = _head_view(slot, v_offset, v.shape[1], ctx_len, v.shape[-1])
+        at = positions[live]
+        keys[:, at] = k[row][:, live]
+        values[:, at] = v[row][:, live]
+        end = int(at.max()) + 1
+        attended = _attend(q[row][:, live], keys[:, :end], values[:, :end], at, sinks, scale, window, softcap)
+        out[row, live] = attended.transpose(0, 1).to(out.dtype)
+    return out
+
+
+def _head_view(slot: Tensor, offset: int, heads: int, ctx_len: int, dim: int) -> Tensor:
+    return slot[offset : offset + heads * ctx_len * dim].view(heads, ctx_len, dim)
+
+
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, at: Tensor, sinks: Tensor | None, scale: float, window: int, softcap: float
+) -> Tensor:
+    """Attention of one sequence: q [heads, t, d] at positions ``at`` over keys [kv_heads, end, d]; float32."""
+    groups = q.shape[0] // keys.shape[0]
+    keys = keys.float().repeat_interleave(groups, dim=0)
+    values = values.float().repeat_interleave(groups, dim=0)
+    scores = torch.matmul(q.float(), keys.transpose(1, 2)) * scale
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    index = torch.arange(keys.shape[1])
+    hidden = index[None, :] > at[:, None]
+    if window:
+        hidden |= index[None, :] <= at[:, None] - window
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        sink = sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : keys.shape[1]]
+    # A masked position may hold anything, NaN too: 0 * NaN must not reach the sum.
+    values = values.masked_fill(hidden.all(dim=0)[None, :, None], 0.0)
+    return torch.matmul(weights, values)
+
+
+def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor) -> Tensor:
+    """Row i of ``x`` [rows, k] times ``weight[expert_index[i]]`` ([experts, n, k]) plus its bias; [rows, n]."""
+    out = x.new_zeros(x.shape[0], weight.shape[1])
+    for expert in expert_index.unique().tolist():
+        rows = (expert_index == expert).nonzero().flatten()
+        out[rows] = torch.nn.functional.linear(x[rows], weight[expert], None if bias is None else bias[expert])
+    return out
+
+
+_LIBRARY.impl("slot_attention", slot_attention, "CPU")
+_LIBRARY.impl("expert_linear", expert_linear, "CPU")
+
+
+@torch.library.register_fake("polybatch::slot_attention", lib=_LIBRARY)
+def _slot_attention_shape(  # type: ignore[no-untyped-def]
+    q, k, v, cache, batch_index, position_ids, sinks, k_offset, v_offset, ctx_len, scale, window, softcap
+):
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3]))
+
+
+@torch.library.register_fake("polybatch::packed_linear", lib=_LIBRARY)
+def _packed_linear_shape(x, weight, bias, out_features):  # type: ignore[no-untyped-def]
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+@torch.library.register_fake("polybatch::expert_linear", lib=_LIBRARY)
+def _expert_linear_shape(x, weight, bias, expert_index):  # type: ignore[no-untyped-def]
+    return x.new_empty((x.shape[0], weight.shape[1]))
+
+
+@torch.library.register_fake("polybatch::packed_expert_linear", lib=_LIBRARY)
+def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  # type: ignore[no-untyped-def]
+    return x.new_empty((x.shape[0], out_features))
