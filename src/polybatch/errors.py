@@ -2,6 +2,7 @@
 
     Exception
     ├── PolybatchError
+    │   ├── ModelLoadError                  a model directory, hub id or GGUF file cannot be read
     │   ├── UnsupportedModelError           the architecture cannot be compiled without wrong logits
     │   ├── VerificationError               the compiled program's logits are off; nothing was written
     │   ├── CompilerError                   the C++ compiler is missing or failed
@@ -21,6 +22,10 @@ Wrong types are plain ``TypeError``. Messages say what was asked, what is allowe
 
 class PolybatchError(Exception):
     """Base of the errors that are not plain bad values."""
+
+
+class ModelLoadError(PolybatchError):
+    """A model directory, hub id or GGUF file cannot be read; the message says which part of it."""
 
 
 class UnsupportedModelError(PolybatchError):

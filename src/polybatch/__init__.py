@@ -1,0 +1,74 @@
+"""polybatch: one compiled LLM program, many batch sizes, one retained KV cache.
+
+Public names are imported on first use, so that ``import polybatch`` stays fast and loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polybatch.engine import Completion as Completion
+    from polybatch.engine import Delta as Delta
+    from polybatch.engine import Engine as Engine
+    from polybatch.engine import SamplingParams as SamplingParams
+    from polybatch.errors import CompilerError as CompilerError
+    from polybatch.errors import EngineClosedError as EngineClosedError
+    from polybatch.errors import ModelLoadError as ModelLoadError
+    from polybatch.errors import NoMatchingSpecializationError as NoMatchingSpecializationError
+    from polybatch.errors import PolybatchError as PolybatchError
+    from polybatch.errors import ProgramCorruptError as ProgramCorruptError
+    from polybatch.errors import ProgramError as ProgramError
+    from polybatch.errors import ProgramIncompatibleError as ProgramIncompatibleError
+    from polybatch.errors import ProgramVersionError as ProgramVersionError
+    from polybatch.errors import SpecializationError as SpecializationError
+    from polybatch.errors import StepInputError as StepInputError
+    from polybatch.errors import UnsupportedModelError as UnsupportedModelError
+    from polybatch.errors import VerificationError as VerificationError
+    from polybatch.models.auto import AutoModelForCausalLM as AutoModelForCausalLM
+    from polybatch.program import Program as Program
+    from polybatch.session import InferenceSession as InferenceSession
+    from polybatch.specialization import Specialization as Specialization
+
+_ERRORS = (
+    "CompilerError",
+    "EngineClosedError",
+    "ModelLoadError",
+    "NoMatchingSpecializationError",
+    "PolybatchError",
+    "ProgramCorruptError",
+    "ProgramError",
+    "ProgramIncompatibleError",
+    "ProgramVersionError",
+    "SpecializationError",
+    "StepInputError",
+    "UnsupportedModelError",
+    "VerificationError",
+)
+_HOMES = {
+    "AutoModelForCausalLM": "polybatch.models.auto",
+    "Completion": "polybatch.engine",
+    "Delta": "polybatch.engine",
+    "Engine": "polybatch.engine",
+    "InferenceSession": "polybatch.session",
+    "Program": "polybatch.program",
+    "SamplingParams": "polybatch.engine",
+    "Specialization": "polybatch.specialization",
+    **dict.fromkeys(_ERRORS, "polybatch.errors"),
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("polybatch")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'polybatch' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,148 @@
+"""compile: from a loaded model and a request to a program directory that has been checked."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from polybatch.errors import UnsupportedModelError
+from polybatch.models.guard import check_supported
+from polybatch.models.loading import LoadedModel
+from polybatch.models.verification import Verification, verify_logits
+from polybatch.program import (
+    Batching,
+    CreatedBy,
+    KvCache,
+    KvLayer,
+    Manifest,
+    ModelInfo,
+    Program,
+    ProgramWriter,
+    describe_io,
+    describe_rows,
+)
+from polybatch.program import Verification as VerificationRecord
+from polybatch.session import InferenceSession
+from polybatch.specialization import SpecializationTable
+from polybatch.targets import get_target
+from polybatch.targets.base.kv_layout import LayerKV
+from polybatch.targets.base.runner import BuildRequest, BuildResult, Progress, Target
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Where the program goes and what it is compiled for, besides its table."""
+
+    output_dir: Path
+    target: str
+    isa: str
+    progress: Progress
+
+
+def default_output_dir(source: str) -> Path:
+    """``<name of the model>.poly`` in the current directory."""
+    return Path(f"{re.sub(r'[^A-Za-z0-9._-]+', '-', source).strip('-.') or 'model'}.poly")
+
+
+def compile_model(loaded: LoadedModel, table: SpecializationTable, options: CompileOptions) -> Program:
+    """Build, verify and write the program; nothing appears at ``output_dir`` unless all of it succeeds.
+
+    Raises UnsupportedModelError, CompilerError, VerificationError and ProgramError.
+    """
+    for message in table.warnings:
+        warnings.warn(message, stacklevel=3)
+    target = get_target(options.target)
+    options.progress("checking the architecture")
+    layers = check_supported(loaded.model)
+    _check_context(loaded, table)
+    with ProgramWriter(options.output_dir) as writer:
+        request = BuildRequest(loaded.model, layers, table.config.ctx_len, options.isa, options.progress)
+        result = target.build(request, writer.path)
+        _write_tokenizer(loaded, writer.path)
+        options.progress("checking logits against the model")
+        verification = _verify(target, writer.path, loaded, layers, table)
+        writer.commit(_manifest(loaded, table, options, layers, result, verification))
+    return Program.load(options.output_dir)
+
+
+def _check_context(loaded: LoadedModel, table: SpecializationTable) -> None:
+    """Positions that the model has no embedding for would index past its table."""
+    config = loaded.model.config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    learned = not getattr(config, "rope_parameters", None)
+    if learned and limit is not None and table.config.ctx_len > limit:
+        raise UnsupportedModelError(
+            f"{type(loaded.model).__name__} has learned positions up to {limit}, "
+            f"ctx_len={table.config.ctx_len} needs more; pass ctx_len={limit} or less"
+        )
+
+
+def _write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
+    if loaded.tokenizer is not None:
+        loaded.tokenizer.save_pretrained(folder)
+    loaded.generation_config.save_pretrained(folder)
+
+
+def _verify(
+    target: Target, folder: Path, loaded: LoadedModel, layers: tuple[LayerKV, ...], table: SpecializationTable
+) -> Verification:
+    import torch
+
+    config = table.config
+    runner = target.open(folder, layers, config.ctx_len, config.full_batch_size, torch.get_num_threads())
+    with InferenceSession(table, runner, _vocab_size(loaded)) as session:
+        return verify_logits(session, table, loaded.model)
+
+
+def _vocab_size(loaded: LoadedModel) -> int:
+    return int(loaded.model.get_input_embeddings().weight.shape[0])
+
+
+def _manifest(
+    loaded: LoadedModel,
+    table: SpecializationTable,
+    options: CompileOptions,
+    layers: tuple[LayerKV, ...],
+    result: BuildResult,
+    verification: Verification,
+) -> Manifest:
+    vocab_size = _vocab_size(loaded)
+    inputs, outputs = describe_io(table, vocab_size)
+    return Manifest(
+        created=time.strftime("%Y-%m-%d"),
+        created_by=CreatedBy(
+            polybatch=version("polybatch"),
+            torch=version("torch"),
+            transformers=version("transformers"),
+            compiler=result.compiler,
+        ),
+        target=options.target,  # type: ignore[arg-type]  # get_target has checked it
+        isa=result.isa,
+        cpu_features=result.cpu_features,
+        model=ModelInfo(
+            class_name=type(loaded.model).__name__,
+            model_type=loaded.model.config.model_type,
+            dtype=loaded.dtype_name,  # type: ignore[arg-type]  # load_model has checked it
+            vocab_size=vocab_size,
+            num_layers=len(layers),
+            source=loaded.source,
+        ),
+        inputs=inputs,
+        outputs=outputs,
+        batching=Batching.from_config(table.config),
+        specializations=describe_rows(table),
+        batch_invariant=result.batch_invariant,
+        kv_cache=KvCache(
+            layers=tuple(
+                KvLayer(kv_heads=kv.kv_heads, key_dim=kv.key_dim, value_dim=kv.value_dim) for kv in layers
+            ),
+            bytes_per_slot=result.bytes_per_slot,
+        ),
+        verification=VerificationRecord(
+            max_relative_error=verification.max_error, tolerance=verification.tolerance
+        ),
+    )

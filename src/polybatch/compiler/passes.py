@@ -1,0 +1,199 @@
+"""Graph passes of the cpu target: every matrix product becomes a ``polybatch`` operator on packed weights.
+
+The passes work on the module that ``models/export.py`` makes. Products that share an input are merged into one
+(q/k/v, gate/up): fewer and larger parallel regions. A row's result does not depend on the merge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+aten = torch.ops.aten
+
+PackWeight = Callable[[Tensor], Tensor]
+"""Packs a [n, k] weight into the layout that the kernels read for its dtype."""
+
+# Products that torch would run by kernels whose order of arithmetic we do not control.
+_UNPACKED = (aten.linear, aten.addmm, aten.mm, aten.bmm, aten.matmul, aten.einsum, aten.baddbmm, aten._grouped_mm)
+
+# What may stand between a parameter and the product that reads it.
+_FOLDABLE = (
+    aten.transpose.int,
+    aten.t.default,
+    aten.permute.default,
+    aten.to.dtype,
+    aten.to.device,
+    aten._to_copy.default,
+    aten.alias.default,
+    aten.detach.default,
+)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """One ``x @ weight.T + bias`` of the graph; ``weight`` is [n, k]."""
+
+    node: fx.Node
+    x: fx.Node
+    weight: Tensor
+    bias: Tensor | None
+
+
+def pack_weights(graph: fx.GraphModule, pack: PackWeight) -> None:
+    """Replace all linears and expert linears of ``graph`` by operators on weights packed with ``pack``, in place."""
+    _fold_constants(graph)
+    for group in _linears_by_input(graph):
+        _replace_linears(graph, group, pack)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.polybatch.expert_linear.default):
+        _replace_expert_linear(graph, node, pack)
+    _drop_assertions(graph)
+    graph.graph.eliminate_dead_code()
+    graph.delete_all_unused_submodules()
+    _delete_unused_constants(graph)
+    graph.graph.lint()
+    graph.recompile()
+
+
+def is_batch_invariant(graph: fx.GraphModule) -> bool:
+    """Whether no matrix product is left to torch's own kernels, whose arithmetic depends on the number of rows."""
+    return not any(
+        node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _UNPACKED
+        for node in graph.graph.nodes
+    )
+
+
+def _constant(graph: fx.GraphModule, node: Any) -> Tensor | None:
+    """The tensor behind a ``get_attr`` node, else None."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    value: Any = graph
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value.detach() if isinstance(value, Tensor) else None
+
+
+def _add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
+    """Register a buffer and return a ``get_attr`` node for it at the graph's insertion point."""
+    name = name.replace(".", "_")
+    graph.register_buffer(name, value)
+    node = graph.graph.get_attr(name)
+    example = next(n for n in graph.graph.nodes if n.op == "placeholder").meta["val"]
+    node.meta["val"] = example.fake_mode.from_tensor(value, static_shapes=True)
+    return node
+
+
+def _fold_constants(graph: fx.GraphModule) -> None:
+    """Compute what only reshapes or casts a parameter (``weight.T``, ``sinks.float()``) once, at compile time."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or node.target not in _FOLDABLE:
+            continue
+        source = _constant(graph, node.args[0])
+        if source is None:
+            continue
+        with graph.graph.inserting_before(node):
+            folded = _add_constant(graph, f"folded_{node.name}", node.target(source, *node.args[1:], **node.kwargs))
+        node.replace_all_uses_with(folded)
+        graph.graph.erase_node(node)
+
+
+def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
+    if node.op != "call_function":
+        return None
+    if node.target == aten.linear.default:
+        x, weight, bias = (*node.args, None)[:3]
+        transposed = False
+    elif node.target == aten.addmm.default and not node.kwargs:
+        bias, x, weight = node.args
+        transposed = True
+    elif node.target == aten.mm.default:
+        (x, weight), bias, transposed = node.args, None, True
+    else:
+        return None
+    value, offset = _constant(graph, weight), _constant(graph, bias)
+    if value is None or value.dim() != 2 or (bias is not None and offset is None) or not isinstance(x, fx.Node):
+        return None
+    return _Linear(node, x, value.t() if transposed else value, offset)
+
+
+def _linears_by_input(graph: fx.GraphModule) -> list[list[_Linear]]:
+    groups: dict[fx.Node, list[_Linear]] = defaultdict(list)
+    for node in graph.graph.nodes:
+        linear = _match_linear(graph, node)
+        if linear is not None:
+            groups[linear.x].append(linear)
+    return list(groups.values())
+
+
+def _replace_linears(graph: fx.GraphModule, group: list[_Linear], pack: PackWeight) -> None:
+    """One packed product for all linears of ``group``; each reads its own columns of the result."""
+    first = group[0].node
+    widths = [linear.weight.shape[0] for linear in group]
+    weight = torch.cat([linear.weight for linear in group]) if len(group) > 1 else group[0].weight
+    with graph.graph.inserting_before(first):
+        packed = _add_constant(graph, f"packed_{first.name}", pack(weight))
+        bias = _merged_bias(graph, group, widths)
+        out = graph.graph.call_function(
+            torch.ops.polybatch.packed_linear.default, (group[0].x, packed, bias, sum(widths))
+        )
+        out.meta["val"] = group[0].x.meta["val"].new_empty((*group[0].x.meta["val"].shape[:-1], sum(widths)))
+        start = 0
+        for linear, width in zip(group, widths, strict=True):
+            part = out if len(group) == 1 else _columns(graph, out, start, start + width)
+            linear.node.replace_all_uses_with(part)
+            start += width
+    for linear in group:
+        graph.graph.erase_node(linear.node)
+
+
+def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.Node:
+    node = graph.graph.call_function(aten.slice.Tensor, (out, -1, start, end))
+    node.meta["val"] = out.meta["val"][..., start:end]
+    return node
+
+
+def _merged_bias(graph: fx.GraphModule, group: list[_Linear], widths: list[int]) -> fx.Node | None:
+    if all(linear.bias is None for linear in group):
+        return None
+    parts = [
+        torch.zeros(width) if linear.bias is None else linear.bias.float()
+        for linear, width in zip(group, widths, strict=True)
+    ]
+    return _add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
+
+
+def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, pack: PackWeight) -> None:
+    x, weight_node, bias_node, expert_index = node.args
+    weight, bias = _constant(graph, weight_node), _constant(graph, bias_node)
+    if weight is None or (bias_node is not None and bias is None):
+        return
+    with graph.graph.inserting_before(node):
+        packed = _add_constant(graph, f"packed_{node.name}", torch.stack([pack(expert) for expert in weight]))
+        bias_float = None if bias is None else _add_constant(graph, f"bias_{node.name}", bias.float())
+        out = graph.graph.call_function(
+            torch.ops.polybatch.packed_expert_linear.default, (x, packed, bias_float, expert_index, weight.shape[1])
+        )
+    out.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(out)
+    graph.graph.erase_node(node)
+
+
+def _drop_assertions(graph: fx.GraphModule) -> None:
+    """Export's checks of dtypes and devices hold by construction; they would only cost time in every step."""
+    for node in graph.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        graph.graph.erase_node(node)
+
+
+def _delete_unused_constants(graph: fx.GraphModule) -> None:
+    """Forget parameters and buffers that no node reads, so that the compiler does not store them."""
+    used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    for name, _ in [*graph.named_parameters(remove_duplicate=False), *graph.named_buffers(remove_duplicate=False)]:
+        if name not in used:
+            *path, leaf = name.split(".")
+            owner = graph.get_submodule(".".join(path))
+            delattr(owner, leaf)

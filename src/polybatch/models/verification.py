@@ -1,0 +1,145 @@
+"""The check that ends every compile: the program's logits against the Hugging Face model's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from polybatch.errors import VerificationError
+from polybatch.session import InferenceSession
+from polybatch.specialization import SpecializationTable
+
+# Relative error allowed per position: ||program - model|| / ||model - its mean||. A missing mask, window or scale
+# gives errors near 1; rounding gives about 1e-6 (float32) and 1e-2 (bfloat16).
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
+_DECODE_STEPS = 3
+_MAX_SEQUENCES = 3
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the check found: the largest relative error of any position, and the bound it was held to."""
+
+    max_error: float
+    tolerance: float
+
+
+def verify_logits(session: InferenceSession, table: SpecializationTable, model: PreTrainedModel) -> Verification:
+    """Prefill ragged sequences in chunks, decode a few tokens, and compare every step's logits with ``model``.
+
+    Runs through the session, so padding, slots and the table are part of what is checked.
+    Raises :class:`VerificationError` when a position is off by more than the tolerance of the dtype.
+    """
+    prompts = _prompts(table, int(model.config.get_text_config().vocab_size))
+    tolerance = TOLERANCE[model.dtype]
+    worst = 0.0
+    for produced, expected in zip(_run(session, table, prompts), _reference(model, prompts), strict=True):
+        worst = max(worst, _relative_error(produced, expected))
+    if not worst <= tolerance:
+        raise VerificationError(
+            f"{type(model).__name__}: the compiled logits differ from the model's own by {worst:.2g} "
+            f"(relative, allowed {tolerance:g}); this architecture or an option of its config is not supported"
+        )
+    return Verification(worst, tolerance)
+
+
+def _prompts(table: SpecializationTable, vocab_size: int) -> list[NDArray[np.int64]]:
+    """Ragged token sequences, prompt plus decoded tokens, of about two chunks, one and a bit, and a few tokens."""
+    config = table.config
+    decoded = _decode_steps(table)
+    room = min(table.max_prompt_len, config.ctx_len - decoded)
+    chunk = config.prefill_seq_len
+    lengths = [max(1, min(room, length)) for length in (2 * min(chunk, 64) - 3, min(chunk, 64) + 1, 5)]
+    count = min(_MAX_SEQUENCES, config.batch_sizes[-1])
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, vocab_size, length + decoded) for length in lengths[:count]]
+
+
+def _decode_steps(table: SpecializationTable) -> int:
+    return min(_DECODE_STEPS, table.config.ctx_len - 1)
+
+
+def _run(
+    session: InferenceSession, table: SpecializationTable, prompts: list[NDArray[np.int64]]
+) -> list[NDArray[np.float32]]:
+    """Per sequence: logits [steps, vocab] of the last prompt token and of each decoded one."""
+    decoded = _decode_steps(table)
+    slots = list(range(len(prompts)))
+    if table.config.continuous_batching:
+        slots = [table.config.full_batch_size - 1 - slot for slot in slots]
+    rows = [[_prefill(session, table, prompt[:-decoded], slot)] for prompt, slot in zip(prompts, slots, strict=True)]
+    for step in range(decoded):
+        at = [len(prompt) - decoded + step for prompt in prompts]
+        tokens = [int(prompt[position]) for prompt, position in zip(prompts, at, strict=True)]
+        for row, logits in zip(rows, _decode(session, table, tokens, at, slots), strict=True):
+            row.append(logits)
+    return [np.stack(row) for row in rows]
+
+
+def _prefill(
+    session: InferenceSession, table: SpecializationTable, tokens: NDArray[np.int64], slot: int
+) -> NDArray[np.float32]:
+    config = table.config
+    row = 0 if config.continuous_batching else slot
+    logits: Any = None
+    for start in range(0, len(tokens), config.prefill_seq_len):
+        chunk = tokens[start : start + config.prefill_seq_len]
+        spec = table.choose_prefill(start + len(chunk) - 1)
+        inputs = _empty_step(spec.input_shapes(config.continuous_batching))
+        inputs["input_ids"][row, : len(chunk)] = chunk
+        inputs["position_ids"][row, : len(chunk)] = np.arange(start, start + len(chunk))
+        if config.continuous_batching:
+            inputs["batch_index"][0, 0] = slot
+        logits = session.run(inputs)["logits"][row, 0]
+    result: NDArray[np.float32] = logits
+    return result
+
+
+def _decode(
+    session: InferenceSession, table: SpecializationTable, tokens: list[int], at: list[int], slots: list[int]
+) -> NDArray[np.float32]:
+    config = table.config
+    spec = table.choose_decode(len(tokens), 0, max(at))
+    inputs = _empty_step(spec.input_shapes(config.continuous_batching))
+    live = np.arange(len(tokens))
+    inputs["input_ids"][live, 0] = tokens
+    inputs["position_ids"][live, 0] = at
+    if config.continuous_batching:
+        idle = [slot for slot in range(config.full_batch_size) if slot not in slots]
+        inputs["batch_index"][:, 0] = (slots + idle)[: spec.batch_size]
+    result: NDArray[np.float32] = session.run(inputs)["logits"][live, 0]
+    return result
+
+
+def _empty_step(shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
+    inputs["position_ids"][:] = -1
+    return inputs
+
+
+def _reference(model: PreTrainedModel, prompts: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+    """The same positions from the model itself, with transformers' own eager attention, one sequence at a time."""
+    decoded_logits = []
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        for prompt in prompts:
+            with torch.no_grad():
+                logits = model(input_ids=torch.from_numpy(prompt)[None], use_cache=False).logits[0].float()
+            decoded_logits.append(logits.numpy())
+    finally:
+        model.set_attn_implementation(before)
+    return decoded_logits
+
+
+def _relative_error(produced: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Largest over positions; ``expected`` holds all positions of a sequence, ``produced`` its last ones."""
+    reference = expected[-len(produced) :].astype(np.float64)
+    spread = np.linalg.norm(reference - reference.mean(axis=-1, keepdims=True), axis=-1)
+    errors = np.linalg.norm(produced - reference, axis=-1) / np.maximum(spread, 1e-12)
+    return float(errors.max())

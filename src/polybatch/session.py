@@ -1,0 +1,194 @@
+"""InferenceSession: validated steps over one retained KV cache, the same for every target."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polybatch.errors import NoMatchingSpecializationError, StepInputError
+from polybatch.specialization import Specialization, SpecializationTable
+
+if TYPE_CHECKING:
+    from polybatch.program import Program
+    from polybatch.targets.base.runner import SlotKV, StepRunner
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def open_session(program: Program, threads: int | None = None) -> InferenceSession:
+    """A session of ``program`` with an empty cache; ProgramError when its files cannot be used."""
+    import torch
+
+    from polybatch.targets import get_target
+    from polybatch.targets.base.kv_layout import LayerKV
+
+    manifest = program.manifest
+    layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
+    count = torch.get_num_threads() if threads is None else threads
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"threads must be an int >= 1, not {threads!r}")
+    runner = get_target(manifest.target).open(program.path, layers, program.ctx_len, program.full_batch_size, count)
+    return InferenceSession(program.table, runner, manifest.model.vocab_size)
+
+
+class InferenceSession:
+    """Runs the steps of one program over one KV cache that it owns.
+
+    ``run`` takes the inputs of a step by name and returns ``{"logits": float32 [b, n, vocab]}``:
+
+    * ``input_ids`` int64 [b, s]; ``position_ids`` int64 [b, s], -1 in padding columns and rows
+    * ``batch_index`` int64 [b, 1], the slot of each row (continuous batching only)
+    * ``comp_ctx_lengths`` [L] and ``num_logits_to_keep`` [n, 1]: only the length counts; both may be left out
+
+    n is K+1 for a speculative decode row; otherwise 1, the last live token. Padding rows get meaningless, finite
+    logits. Every check is made before anything runs, so after an error the cache is as before. One step runs at a
+    time; calls from several threads wait for each other.
+    """
+
+    def __init__(self, table: SpecializationTable, runner: StepRunner, vocab_size: int) -> None:
+        self._table = table
+        self._runner: StepRunner | None = runner
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self.last_specialization: Specialization | None = None
+
+    @property
+    def allowed_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
+        """The input shapes of every row of the table, by input name."""
+        continuous = self._table.config.continuous_batching
+        return tuple(row.input_shapes(continuous) for row in self._table.rows)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """One step.
+
+        Raises :class:`NoMatchingSpecializationError` when no row of the table has these shapes, and
+        :class:`StepInputError` (both are ValueErrors) for a wrong dtype, slot, position or token id.
+        """
+        self._check_arrays(inputs)
+        row = self._match(inputs)
+        positions = inputs["position_ids"]
+        self._check_positions(positions, row)
+        slots = self._slots(inputs, row)
+        ids = self._token_ids(inputs["input_ids"], positions)
+        with self._lock:
+            runner = self._open_runner()
+            logits = runner.run(ids, positions, slots, _wanted_columns(positions, row.logits_rows))
+            self.last_specialization = row
+        return {"logits": logits}
+
+    def reset(self) -> None:
+        """Forget every sequence."""
+        with self._lock:
+            self._open_runner().reset()
+
+    def read_slot(self, slot: int) -> SlotKV:
+        """A copy of one slot's keys and values, for tests and debugging; IndexError for a slot that is not there."""
+        if not 0 <= slot < self._table.config.full_batch_size:
+            raise IndexError(f"slot {slot} is out of range; the program has {self._table.config.full_batch_size} slots")
+        with self._lock:
+            return self._open_runner().read_slot(slot)
+
+    def close(self) -> None:
+        """Release the cache; safe to call twice."""
+        with self._lock:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.close()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_runner(self) -> StepRunner:
+        if self._runner is None:
+            raise RuntimeError("this session has been closed; open another with program.session()")
+        return self._runner
+
+    def _check_arrays(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        known = set().union(*self.allowed_shapes)
+        unknown = sorted(set(inputs) - known)
+        if unknown:
+            raise StepInputError(f"unknown inputs {', '.join(unknown)}; this program takes {', '.join(sorted(known))}")
+        missing = sorted(known - set(inputs) - {"comp_ctx_lengths", "num_logits_to_keep"})
+        if missing:
+            raise StepInputError(f"missing inputs {', '.join(missing)}; pass them as int64 arrays")
+        for name, array in inputs.items():
+            if not isinstance(array, np.ndarray):
+                raise StepInputError(f"{name} must be a numpy array, not {type(array).__name__}")
+            if array.dtype != np.int64 and name not in ("comp_ctx_lengths", "num_logits_to_keep"):
+                raise StepInputError(f"{name} must be int64, not {array.dtype}; convert it with .astype(np.int64)")
+
+    def _match(self, inputs: Mapping[str, NDArray[Any]]) -> Specialization:
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        candidates = self._table.candidates(shapes)
+        if len(candidates) == 1:
+            return candidates[0]
+        readable = self._smallest_readable(candidates, inputs["position_ids"])
+        if readable is not None:
+            return readable
+        allowed = "; ".join(f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes))
+        raise NoMatchingSpecializationError(
+            f"no specialization has the shapes {shapes}; compiled: {allowed}. "
+            "Pad the inputs to one of these or recompile with the shape that is missing"
+        )
+
+    def _smallest_readable(
+        self, candidates: tuple[Specialization, ...], positions: NDArray[Any]
+    ) -> Specialization | None:
+        """With ``comp_ctx_lengths`` left out: the smallest CCL above the largest position (rule 7)."""
+        if not candidates or len({(row.phase, row.num_logits_to_keep) for row in candidates}) > 1:
+            return None
+        largest = int(positions.max())
+        fitting = [row for row in candidates if row.readable_positions > largest]
+        return min(fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions)
+
+    def _check_positions(self, positions: NDArray[Any], row: Specialization) -> None:
+        limit = row.readable_positions
+        if positions.min() < -1 or positions.max() >= limit:
+            bad = int(positions.min() if positions.min() < -1 else positions.max())
+            what = f"ctx_len={limit}" if row.comp_ctx_length is None else f"comp_ctx_length={limit}"
+            raise StepInputError(f"position {bad} is out of range for {row.name}: 0 to {limit - 1} ({what}), or -1")
+        if positions.shape[1] == 1:
+            return
+        for index, live in enumerate(positions):
+            live = live[live >= 0]
+            if live.size > 1 and (np.diff(live) <= 0).any():
+                raise StepInputError(f"the positions of row {index} do not increase: {live.tolist()}")
+
+    def _slots(self, inputs: Mapping[str, NDArray[Any]], row: Specialization) -> NDArray[np.int64]:
+        if "batch_index" not in inputs:
+            return np.arange(row.batch_size, dtype=np.int64)[:, None]
+        slots = inputs["batch_index"]
+        total = self._table.config.full_batch_size
+        if slots.min() < 0 or slots.max() >= total:
+            raise StepInputError(f"batch_index {slots.ravel().tolist()} is out of range; slots are 0 to {total - 1}")
+        if np.unique(slots).size != slots.size:
+            raise StepInputError(
+                f"batch_index {slots.ravel().tolist()} names a slot twice; give every row, padding rows too, its own"
+            )
+        return slots
+
+    def _token_ids(self, ids: NDArray[Any], positions: NDArray[Any]) -> NDArray[np.int64]:
+        """Token ids with 0 in padding columns, which may hold anything (-1 is common)."""
+        safe: NDArray[np.int64] = np.where(positions >= 0, ids, 0)
+        if safe.min() < 0 or safe.max() >= self._vocab_size:
+            bad = int(safe.min() if safe.min() < 0 else safe.max())
+            raise StepInputError(f"token id {bad} is out of range; the vocabulary has {self._vocab_size} tokens")
+        return safe
+
+
+def _wanted_columns(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """The columns [b, n] whose logits are returned: the n that end at each row's last live token.
+
+    With fewer than n live tokens up to it, the first n columns (the rule of the accelerator's speculative graphs).
+    """
+    last = positions.argmax(axis=1)
+    start = np.where(last < n, 0, last + 1 - n)
+    columns: NDArray[np.int64] = start[:, None] + np.arange(n)
+    return columns.astype(np.int64)

@@ -1,0 +1,86 @@
+"""What a target must be able to do: build its files into a program, and run steps from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polybatch.targets.base.kv_layout import LayerKV
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Int64Array = NDArray[np.int64]
+Float32Array = NDArray[np.float32]
+
+Progress = Callable[[str], None]
+"""Called with the name of each stage of a compile as it starts."""
+
+
+@dataclass(frozen=True)
+class SlotKV:
+    """A copy of one slot: per layer, keys [kv_heads, ctx_len, key_dim] and values [kv_heads, ctx_len, value_dim]."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+
+class StepRunner(Protocol):
+    """Runs validated steps over one retained KV cache; not thread-safe. Its caller checks the inputs."""
+
+    def run(
+        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
+    ) -> Float32Array:
+        """One step: ids and positions [b, s] (-1 = padding), slots [b, 1], wanted columns [b, n]; [b, n, vocab]."""
+        ...
+
+    def read_slot(self, slot: int) -> SlotKV:
+        """A copy of what one slot holds."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every sequence."""
+        ...
+
+    def close(self) -> None:
+        """Release the cache and whatever else the runner holds; safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What a target compiles: a loaded Hugging Face model and the sizes of its cache."""
+
+    model: Any
+    layers: tuple[LayerKV, ...]
+    ctx_len: int
+    isa: str
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a target tells the manifest about the files it has written."""
+
+    isa: str | None
+    cpu_features: tuple[str, ...]
+    compiler: str | None
+    batch_invariant: bool
+    bytes_per_slot: int
+
+
+class Target(Protocol):
+    """A way to run programs. ``build`` writes files into a folder; ``open`` runs from such a folder."""
+
+    def build(self, request: BuildRequest, folder: Path) -> BuildResult:
+        """Write the target's files. Raises CompilerError or UnsupportedModelError."""
+        ...
+
+    def open(self, folder: Path, layers: tuple[LayerKV, ...], ctx_len: int, slots: int, threads: int) -> StepRunner:
+        """A runner with an empty cache of ``slots`` slots. Raises ProgramError when the files cannot be used."""
+        ...

@@ -1,0 +1,90 @@
+"""The ``eager`` target: the Hugging Face model itself over plain PyTorch operators. Slow; the oracle of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from polybatch.models import attention, experts
+from polybatch.models.loading import model_from_state
+from polybatch.models.step import StepModule
+from polybatch.program.weights import map_safetensors, write_safetensors
+from polybatch.targets.base.kv_layout import KVLayout, LayerKV, plain_head_elements
+from polybatch.targets.base.runner import BuildRequest, BuildResult, Float32Array, Int64Array, SlotKV
+
+WEIGHTS = "weights.safetensors"
+
+
+class EagerTarget:
+    """Stores config.json and the weights as they are; needs no compiler."""
+
+    def build(self, request: BuildRequest, folder: Path) -> BuildResult:
+        request.progress("storing weights")
+        model: PreTrainedModel = request.model
+        model.config.save_pretrained(folder)
+        write_safetensors(folder / WEIGHTS, _distinct_tensors(model), {"format": "pt"})
+        layout = KVLayout.build(request.layers, request.ctx_len, plain_head_elements)
+        return BuildResult(None, (), None, False, layout.slot_elements * model.dtype.itemsize)
+
+    def open(self, folder: Path, layers: tuple[LayerKV, ...], ctx_len: int, slots: int, threads: int) -> EagerRunner:
+        model = model_from_state(folder, map_safetensors(folder / WEIGHTS))
+        model.set_attn_implementation(attention.IMPLEMENTATION)
+        model.set_experts_implementation(experts.IMPLEMENTATION)
+        return EagerRunner(model, KVLayout.build(layers, ctx_len, plain_head_elements), slots, threads)
+
+
+class EagerRunner:
+    """Runs steps by calling the model; the cache is one tensor [slots, elements]."""
+
+    def __init__(self, model: PreTrainedModel, layout: KVLayout, slots: int, threads: int) -> None:
+        self._layout = layout
+        self._step = StepModule(model, layout)
+        self._threads = threads
+        self._cache = torch.zeros(slots, layout.slot_elements, dtype=model.dtype)
+
+    def run(
+        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
+    ) -> Float32Array:
+        arrays = (input_ids, position_ids, batch_index, logits_index)
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            with torch.no_grad():
+                logits = self._step(*(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays), self._cache)
+        finally:
+            torch.set_num_threads(before)
+        result: Float32Array = logits.numpy()
+        return result
+
+    def read_slot(self, slot: int) -> SlotKV:
+        row = self._cache[slot]
+        keys, values = [], []
+        for layer, at in zip(self._layout.layers, self._layout.offsets, strict=True):
+            shape = (layer.kv_heads, self._layout.ctx_len)
+            size = shape[0] * shape[1]
+            keys.append(row[at.keys : at.keys + size * layer.key_dim].view(*shape, layer.key_dim).clone())
+            values.append(row[at.values : at.values + size * layer.value_dim].view(*shape, layer.value_dim).clone())
+        return SlotKV(tuple(keys), tuple(values))
+
+    def reset(self) -> None:
+        self._cache.zero_()
+
+    def close(self) -> None:
+        self._cache = torch.zeros(0)
+
+
+def _distinct_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The state dict without the second names of tied tensors; transformers ties them again."""
+    seen: set[int] = set()
+    distinct = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen or tensor.numel() == 0:
+            distinct[name] = tensor.detach().contiguous()
+        seen.add(tensor.data_ptr())
+    return distinct
+
+
+TARGET = EagerTarget()
