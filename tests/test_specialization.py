@@ -392,6 +392,7 @@ def test_more_rows_than_the_largest_batch_size_run_as_fewest_steps_then_least_pa
     assert batches(table.cover(5)) == [4, 1]
     assert batches(table.cover(7)) == [4, 4]
     assert batches(table.cover(10)) == [4, 4, 2]
+    assert batches(dynamic_table(batch_size=[2, 3, 5], full_batch_size=6).cover(6)) == [3, 3]
 
 
 def test_measured_times_allow_a_cheaper_cover():

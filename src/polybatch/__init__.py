@@ -59,7 +59,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "polybatch.errors"),
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,14 +24,15 @@ def open_session(program: Program, threads: int | None = None) -> InferenceSessi
     import torch
 
     from polybatch.targets import get_target
-    from polybatch.targets.base.kv_layout import LayerKV
+    from polybatch.targets.base.kv_layout import CacheSpec, LayerKV
 
     manifest = program.manifest
     layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
     count = torch.get_num_threads() if threads is None else threads
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"threads must be an int >= 1, not {threads!r}")
-    runner = get_target(manifest.target).open(program.path, layers, program.ctx_len, program.full_batch_size, count)
+    cache = CacheSpec(layers, manifest.model.dtype, program.ctx_len, program.full_batch_size)
+    runner = get_target(manifest.target).open(program.path, cache, count)
     return InferenceSession(program.table, runner, manifest.model.vocab_size)
 
 
@@ -146,7 +147,9 @@ class InferenceSession:
             return None
         largest = int(positions.max())
         fitting = [row for row in candidates if row.readable_positions > largest]
-        return min(fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions)
+        return min(
+            fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions
+        )
 
     def _check_positions(self, positions: NDArray[Any], row: Specialization) -> None:
         limit = row.readable_positions

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
 from polybatch.errors import UnsupportedModelError
 from polybatch.models.guard import check_supported
 from polybatch.models.loading import LoadedModel
@@ -29,7 +31,7 @@ from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
 from polybatch.specialization import SpecializationTable
 from polybatch.targets import get_target
-from polybatch.targets.base.kv_layout import LayerKV
+from polybatch.targets.base.kv_layout import CacheSpec
 from polybatch.targets.base.runner import BuildRequest, BuildResult, Progress, Target
 
 
@@ -57,15 +59,16 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
         warnings.warn(message, stacklevel=3)
     target = get_target(options.target)
     options.progress("checking the architecture")
-    layers = check_supported(loaded.model)
+    config = table.config
+    cache = CacheSpec(check_supported(loaded.model), loaded.dtype_name, config.ctx_len, config.full_batch_size)
     _check_context(loaded, table)
     with ProgramWriter(options.output_dir) as writer:
-        request = BuildRequest(loaded.model, layers, table.config.ctx_len, options.isa, options.progress)
+        request = BuildRequest(loaded.model, cache, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
         options.progress("checking logits against the model")
-        verification = _verify(target, writer.path, loaded, layers, table)
-        writer.commit(_manifest(loaded, table, options, layers, result, verification))
+        verification = _verify(target, writer.path, loaded, cache, table)
+        writer.commit(_manifest(loaded, table, options, cache, result, verification))
     return Program.load(options.output_dir)
 
 
@@ -88,12 +91,9 @@ def _write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
 
 
 def _verify(
-    target: Target, folder: Path, loaded: LoadedModel, layers: tuple[LayerKV, ...], table: SpecializationTable
+    target: Target, folder: Path, loaded: LoadedModel, cache: CacheSpec, table: SpecializationTable
 ) -> Verification:
-    import torch
-
-    config = table.config
-    runner = target.open(folder, layers, config.ctx_len, config.full_batch_size, torch.get_num_threads())
+    runner = target.open(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
         return verify_logits(session, table, loaded.model)
 
@@ -106,7 +106,7 @@ def _manifest(
     loaded: LoadedModel,
     table: SpecializationTable,
     options: CompileOptions,
-    layers: tuple[LayerKV, ...],
+    cache: CacheSpec,
     result: BuildResult,
     verification: Verification,
 ) -> Manifest:
@@ -128,7 +128,7 @@ def _manifest(
             model_type=loaded.model.config.model_type,
             dtype=loaded.dtype_name,  # type: ignore[arg-type]  # load_model has checked it
             vocab_size=vocab_size,
-            num_layers=len(layers),
+            num_layers=len(cache.layers),
             source=loaded.source,
         ),
         inputs=inputs,
@@ -138,11 +138,9 @@ def _manifest(
         batch_invariant=result.batch_invariant,
         kv_cache=KvCache(
             layers=tuple(
-                KvLayer(kv_heads=kv.kv_heads, key_dim=kv.key_dim, value_dim=kv.value_dim) for kv in layers
+                KvLayer(kv_heads=kv.kv_heads, key_dim=kv.key_dim, value_dim=kv.value_dim) for kv in cache.layers
             ),
             bytes_per_slot=result.bytes_per_slot,
         ),
-        verification=VerificationRecord(
-            max_relative_error=verification.max_error, tolerance=verification.tolerance
-        ),
+        verification=VerificationRecord(max_relative_error=verification.max_error, tolerance=verification.tolerance),
     )

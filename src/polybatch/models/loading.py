@@ -30,7 +30,7 @@ class LoadedModel:
 
     @property
     def dtype_name(self) -> str:
-        """"float32" or "bfloat16"."""
+        """ "float32" or "bfloat16"."""
         return str(self.model.dtype).removeprefix("torch.")
 
 

@@ -126,7 +126,7 @@ class SpecializationTable:
             )
         dynamic = batching.pop("dynamic")
         sizes = batching.pop("batch_sizes")
-        table = build_table(batch_size=sizes if len(sizes) > 1 else sizes[0], **batching)
+        table = build_table(batch_size=sizes[0] if len(sizes) == 1 else sizes, **batching)
         if table.config.dynamic != dynamic or [row.to_json() for row in table.rows] != list(data["specializations"]):
             raise SpecializationError("the stored specializations are not those of the stored batching request")
         return table

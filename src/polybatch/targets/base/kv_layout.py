@@ -16,6 +16,16 @@ class LayerKV:
 
 
 @dataclass(frozen=True)
+class CacheSpec:
+    """What a cache must hold: ``slots`` sequences of ``ctx_len`` positions; dtype is "float32" or "bfloat16"."""
+
+    layers: tuple[LayerKV, ...]
+    dtype: str
+    ctx_len: int
+    slots: int
+
+
+@dataclass(frozen=True)
 class LayerOffsets:
     """Element offsets of one layer's keys and values from the start of a slot."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polybatch.targets.base.kv_layout import LayerKV
+from polybatch.targets.base.kv_layout import CacheSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,11 +54,10 @@ class StepRunner(Protocol):
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What a target compiles: a loaded Hugging Face model and the sizes of its cache."""
+    """What a target compiles: a loaded Hugging Face model and the cache it will have."""
 
     model: Any
-    layers: tuple[LayerKV, ...]
-    ctx_len: int
+    cache: CacheSpec
     isa: str
     progress: Progress
 
@@ -81,6 +80,6 @@ class Target(Protocol):
         """Write the target's files. Raises CompilerError or UnsupportedModelError."""
         ...
 
-    def open(self, folder: Path, layers: tuple[LayerKV, ...], ctx_len: int, slots: int, threads: int) -> StepRunner:
-        """A runner with an empty cache of ``slots`` slots. Raises ProgramError when the files cannot be used."""
+    def open(self, folder: Path, cache: CacheSpec, threads: int) -> StepRunner:
+        """A runner with an empty cache. Raises ProgramError when the files cannot be used."""
         ...

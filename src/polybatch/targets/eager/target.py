@@ -12,7 +12,7 @@ from polybatch.models import attention, experts
 from polybatch.models.loading import model_from_state
 from polybatch.models.step import StepModule
 from polybatch.program.weights import map_safetensors, write_safetensors
-from polybatch.targets.base.kv_layout import KVLayout, LayerKV, plain_head_elements
+from polybatch.targets.base.kv_layout import CacheSpec, KVLayout, plain_head_elements
 from polybatch.targets.base.runner import BuildRequest, BuildResult, Float32Array, Int64Array, SlotKV
 
 WEIGHTS = "weights.safetensors"
@@ -26,14 +26,14 @@ class EagerTarget:
         model: PreTrainedModel = request.model
         model.config.save_pretrained(folder)
         write_safetensors(folder / WEIGHTS, _distinct_tensors(model), {"format": "pt"})
-        layout = KVLayout.build(request.layers, request.ctx_len, plain_head_elements)
+        layout = _layout(request.cache)
         return BuildResult(None, (), None, False, layout.slot_elements * model.dtype.itemsize)
 
-    def open(self, folder: Path, layers: tuple[LayerKV, ...], ctx_len: int, slots: int, threads: int) -> EagerRunner:
+    def open(self, folder: Path, cache: CacheSpec, threads: int) -> EagerRunner:
         model = model_from_state(folder, map_safetensors(folder / WEIGHTS))
         model.set_attn_implementation(attention.IMPLEMENTATION)
         model.set_experts_implementation(experts.IMPLEMENTATION)
-        return EagerRunner(model, KVLayout.build(layers, ctx_len, plain_head_elements), slots, threads)
+        return EagerRunner(model, _layout(cache), cache.slots, threads)
 
 
 class EagerRunner:
@@ -74,6 +74,10 @@ class EagerRunner:
 
     def close(self) -> None:
         self._cache = torch.zeros(0)
+
+
+def _layout(cache: CacheSpec) -> KVLayout:
+    return KVLayout.build(cache.layers, cache.ctx_len, plain_head_elements)
 
 
 def _distinct_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:

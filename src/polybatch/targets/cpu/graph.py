@@ -1,0 +1,88 @@
+"""Ahead-of-time compilation of the packed graph with AOTInductor: one symbolic graph, one shared library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from polybatch.errors import CompilerError
+from polybatch.targets.cpu.isa import Isa
+
+# The C functions of kernels.so that generated code calls directly (see kernels/shims.cpp).
+_C_SHIMS = {
+    "packed_linear": "AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, int64_t out_features",
+    "packed_expert_linear": "AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, "
+    "AtenTensorHandle expert_index, int64_t out_features",
+    "slot_attention": "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle cache, "
+    "AtenTensorHandle batch_index, AtenTensorHandle position_ids, AtenTensorHandle* sinks, int64_t k_offset, "
+    "int64_t v_offset, int64_t ctx_len, double scale, int64_t window, double softcap",
+}
+
+
+def compile_graph(
+    graph: fx.GraphModule, inputs: tuple[Tensor, ...], isa: Isa, kernels: Path, soname: str, output: Path
+) -> dict[str, Tensor]:
+    """Compile ``graph`` for ``isa`` into the shared library ``output``, linked to ``kernels`` by its ``soname``.
+
+    Returns the constants that the library must be given at load, by name. Raises :class:`CompilerError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="polybatch-graph-") as folder:
+        work = Path(folder)
+        shutil.copyfile(kernels, work / soname)
+        options = _options(isa, work, soname)
+        try:
+            with _library_path(work):
+                built = torch._inductor.aot_compile(graph, inputs, options=options)
+        except Exception as error:
+            raise CompilerError(f"compiling the graph for isa={isa.name} failed: {_last_lines(error)}") from error
+        shutil.copyfile(str(built), output)
+    return _constants(graph)
+
+
+def _options(isa: Isa, work: Path, soname: str) -> dict[str, Any]:
+    shims = {
+        getattr(torch.ops.polybatch, name).default: [
+            f"AOTITorchError aoti_torch_cpu_{name}({arguments}, AtenTensorHandle* ret0)"
+        ]
+        for name, arguments in _C_SHIMS.items()
+    }
+    return {
+        "aot_inductor.output_path": str(work / "graph.so"),
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.custom_ops_to_c_shims": shims,
+        "aot_inductor.custom_op_libs": [f":{soname}"],
+        "cpp.simdlen": isa.inductor_simdlen,
+        "cpp.march": isa.march,
+        "cpp.dynamic_threads": True,
+    }
+
+
+@contextmanager
+def _library_path(folder: Path) -> Iterator[None]:
+    """Let the linker find the kernels in ``folder``."""
+    before = os.environ.get("LIBRARY_PATH")
+    os.environ["LIBRARY_PATH"] = str(folder) if before is None else f"{folder}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LIBRARY_PATH"]
+        else:
+            os.environ["LIBRARY_PATH"] = before
+
+
+def _constants(graph: fx.GraphModule) -> dict[str, Tensor]:
+    named = [*graph.named_parameters(remove_duplicate=False), *graph.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach() for name, tensor in named}
+
+
+def _last_lines(error: Exception, lines: int = 8) -> str:
+    return "\n".join(str(error).strip().splitlines()[-lines:])

@@ -1,0 +1,56 @@
+// The kernels as plain C: raw pointers, sizes and strides. native.py mirrors these structs; shims.cpp fills them from
+// tensors. Strides are in elements. Everything is validated by the caller; the functions themselves cannot fail.
+#pragma once
+
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
+
+// y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x, y and W have `element`; y is contiguous.
+struct PolybatchLinear {
+  int64_t element;
+  int64_t rows, in_features, out_features;
+  const void* x;
+  int64_t x_row_stride;
+  const void* weight;  // packed, see linear.cpp
+  const float* bias;   // [out_features] or null
+  void* y;
+};
+
+// See attention.cpp. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous.
+struct PolybatchSlotAttention {
+  int64_t element;
+  int64_t batch, heads, kv_heads, tokens, head_dim, value_dim;
+  const void* q;  // [batch, heads, tokens, head_dim]
+  int64_t q_batch_stride, q_head_stride, q_token_stride;
+  const void* k;  // [batch, kv_heads, tokens, head_dim]
+  int64_t k_batch_stride, k_head_stride, k_token_stride;
+  const void* v;  // [batch, kv_heads, tokens, value_dim]
+  int64_t v_batch_stride, v_head_stride, v_token_stride;
+  void* cache;
+  int64_t slot_stride, k_offset, v_offset, ctx_len;
+  const int64_t* batch_index;   // [batch]
+  const int64_t* position_ids;  // [batch, tokens], -1 = padding
+  int64_t batch_index_stride, position_batch_stride, position_token_stride;
+  const float* sinks;  // [heads] or null
+  float scale;
+  float softcap;   // 0 = none
+  int64_t window;  // 0 = none
+  void* out;       // [batch, tokens, heads, value_dim], contiguous
+};
+
+#define POLYBATCH_EXPORT __attribute__((visibility("default")))
+
+POLYBATCH_EXPORT void polybatch_packed_linear(const struct PolybatchLinear* call);
+POLYBATCH_EXPORT void polybatch_slot_attention(const struct PolybatchSlotAttention* call);
+// Threads of the next kernels (and of torch's OpenMP code) on the calling thread. Returns the previous count.
+POLYBATCH_EXPORT int polybatch_set_num_threads(int threads);
+POLYBATCH_EXPORT const char* polybatch_isa(void);
+
+#if defined(__cplusplus)
+}
+#endif

@@ -1,0 +1,49 @@
+"""The ``cpu`` target: one AOTInductor graph over native kernels, for one instruction set, with mapped weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from polybatch.compiler.passes import is_batch_invariant, pack_weights
+from polybatch.models.export import export_step
+from polybatch.program.weights import write_safetensors
+from polybatch.targets.base.kv_layout import CacheSpec
+from polybatch.targets.base.runner import BuildRequest, BuildResult
+from polybatch.targets.cpu.graph import compile_graph
+from polybatch.targets.cpu.isa import resolve_isa
+from polybatch.targets.cpu.native import build_kernels, find_compiler, kernels_soname
+from polybatch.targets.cpu.packing import pack_linear
+from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, CpuRunner, cache_layout, open_graph
+
+
+class CpuTarget:
+    """Needs a C++ compiler to build; none to run."""
+
+    def build(self, request: BuildRequest, folder: Path) -> BuildResult:
+        isa = resolve_isa(request.isa)
+        request.progress("building kernels")
+        build_kernels(isa, folder / KERNELS)
+        request.progress("exporting the graph")
+        layout, _ = cache_layout(request.cache)
+        graph, inputs = export_step(request.model, layout)
+        request.progress("packing weights")
+        pack_weights(graph, lambda weight: pack_linear(weight, weight.dtype))
+        request.progress("compiling the graph")
+        constants = compile_graph(graph, inputs, isa, folder / KERNELS, kernels_soname(isa), folder / GRAPH)
+        request.progress("storing weights")
+        compiled, _ = open_graph(folder)
+        wanted = compiled.get_constant_names_to_original_fqns()
+        write_safetensors(folder / WEIGHTS, {name: constants[fqn] for name, fqn in wanted.items()})
+        return BuildResult(
+            isa=isa.name,
+            cpu_features=isa.cpu_features,
+            compiler=find_compiler(),
+            batch_invariant=is_batch_invariant(graph),
+            bytes_per_slot=layout.slot_elements * request.model.dtype.itemsize,
+        )
+
+    def open(self, folder: Path, cache: CacheSpec, threads: int) -> CpuRunner:
+        return CpuRunner(folder, cache, threads)
+
+
+TARGET = CpuTarget()

@@ -1,0 +1,206 @@
+"""Loading a program: what is checked, what it says when something is wrong."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_program import write_program
+
+from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompatibleError, ProgramVersionError
+from polybatch.program import Program, map_safetensors
+
+
+def edit_manifest(directory: Path, **changes: object) -> None:
+    path = directory / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_program_has_the_table_it_was_written_with(program_dir):
+    program = Program.load(program_dir, verify=True)
+    assert [row.name for row in program.specializations] == ["prefill b=1 s=16", "decode b=1", "decode b=4"]
+    assert (program.ctx_len, program.full_batch_size, program.prefill_seq_len) == (64, 4, 16)
+    assert (program.max_prompt_len, program.target) == (63, "cpu")
+
+
+def test_step_times_belong_to_their_rows(program_dir):
+    program = Program.load(program_dir)
+    assert program.step_ms == {program.table.decode[0]: 1.5}
+
+
+def test_a_program_can_be_moved(program_dir, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    moved = program_dir.rename(tmp_path / "elsewhere" / "other.poly")
+    program = Program.load(moved, verify=True)
+    assert program.path == moved.resolve()
+    assert map_safetensors(program.path / "weights.safetensors")["weight"].shape == (16, 16)
+
+
+def test_no_file_of_a_program_holds_an_absolute_path(program_dir, tmp_path):
+    for path in program_dir.rglob("*"):
+        assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ProgramError, match="there is no program at"):
+        Program.load(tmp_path / "nothing")
+
+
+def test_a_directory_without_manifest_is_no_program(tmp_path):
+    with pytest.raises(ProgramCorruptError, match="is not a polybatch program"):
+        Program.load(tmp_path)
+
+
+def test_a_missing_file_is_named(program_dir):
+    (program_dir / "weights.safetensors").unlink()
+    with pytest.raises(ProgramCorruptError, match=r"weights\.safetensors is missing"):
+        Program.load(program_dir)
+
+
+def test_a_truncated_file_is_found_without_verify(program_dir):
+    path = program_dir / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ProgramCorruptError, match=r"weights\.safetensors has 5119 bytes instead of 5120"):
+        Program.load(program_dir)
+
+
+def test_an_edited_byte_is_found_with_verify(program_dir):
+    path = program_dir / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    Program.load(program_dir)
+    with pytest.raises(ProgramCorruptError, match=r"weights\.safetensors has changed"):
+        Program.load(program_dir, verify=True)
+
+
+def test_another_schema_version_is_named_before_anything_else(program_dir):
+    (program_dir / "manifest.json").write_text('{"schema_version": 2, "something": "new"}')
+    with pytest.raises(ProgramVersionError, match="schema version 2, this polybatch reads 1; recompile"):
+        Program.load(program_dir)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"', "\udcff"])
+def test_a_manifest_that_cannot_be_read_is_corrupt(program_dir, text):
+    (program_dir / "manifest.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(ProgramCorruptError) as error:
+        Program.load(program_dir)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"batching": None}, "batching"),
+        ({"target": "tpu"}, "target"),
+        ({"surprise": 1}, "surprise"),
+        ({"files": {"../outside": {"size": 1, "sha256": ""}}}, r"files"),
+        ({"files": {"/etc/passwd": {"size": 1, "sha256": ""}}}, r"files"),
+    ],
+)
+def test_a_damaged_manifest_names_the_place_in_one_line(program_dir, changes, place):
+    edit_manifest(program_dir, **changes)
+    with pytest.raises(ProgramCorruptError, match=f"is damaged at {place}") as error:
+        Program.load(program_dir)
+    assert "\n" not in str(error.value)
+
+
+def test_a_manifest_without_a_key_is_corrupt(program_dir):
+    path = program_dir / "manifest.json"
+    data = json.loads(path.read_text())
+    del data["model"]["vocab_size"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ProgramCorruptError, match=r"is damaged at model\.vocab_size: Field required"):
+        Program.load(program_dir)
+
+
+def test_rows_that_are_not_those_of_the_request_are_corrupt(program_dir):
+    rows = json.loads((program_dir / "manifest.json").read_text())["specializations"]
+    rows[1]["batch_size"] = 3
+    edit_manifest(program_dir, specializations=rows)
+    with pytest.raises(ProgramCorruptError, match="impossible table"):
+        Program.load(program_dir)
+
+
+def test_a_request_that_breaks_a_rule_is_corrupt(program_dir):
+    batching = json.loads((program_dir / "manifest.json").read_text())["batching"]
+    edit_manifest(program_dir, batching={**batching, "batch_sizes": []})
+    with pytest.raises(ProgramCorruptError, match="impossible table"):
+        Program.load(program_dir)
+
+
+def test_a_missing_cpu_feature_is_named(tmp_path):
+    path = write_program(tmp_path / "tiny.poly", cpu_features=("quantum9",), isa="native")
+    with pytest.raises(ProgramIncompatibleError, match=r"lacks quantum9; recompile here, or with --isa portable"):
+        Program.load(path)
+
+
+def test_another_torch_version_is_refused_for_the_cpu_target_only(program_dir):
+    edit_manifest(program_dir, created_by={"polybatch": "0.1.0", "torch": "1.0.0", "transformers": "5.24.0"})
+    with pytest.raises(ProgramIncompatibleError, match=r"compiled with torch 1\.0\.0 and torch .* is installed"):
+        Program.load(program_dir)
+    edit_manifest(program_dir, target="eager")
+    assert Program.load(program_dir).target == "eager"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"), [('{"eos_token_id": 2}', (2,)), ('{"eos_token_id": [2, 7]}', (2, 7)), ("{}", ()), (None, ())]
+)
+def test_eos_token_ids_come_from_the_generation_config(program_dir, text, ids):
+    edit_manifest(program_dir, files={})
+    path = program_dir / "generation_config.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    assert Program.load(program_dir).eos_token_ids == ids
+
+
+@pytest.mark.parametrize("text", ['{"eos_token_id": "two"}', "[]", "{"])
+def test_a_damaged_generation_config_is_named(program_dir, text):
+    edit_manifest(program_dir, files={})
+    (program_dir / "generation_config.json").write_text(text)
+    with pytest.raises(ProgramCorruptError, match=r"generation_config\.json"):
+        _ = Program.load(program_dir).eos_token_ids
+
+
+def test_a_program_without_tokenizer_says_so(program_dir):
+    with pytest.raises(ProgramError, match="carries no tokenizer; pass token ids"):
+        Program.load(program_dir).tokenizer()
+
+
+def test_the_tokenizer_is_the_one_stored_and_loaded_once(program_dir):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({"<unk>": 0, "hello": 1, "world": 2}, unk_token="<unk>")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(program_dir / "tokenizer.json"))
+    (program_dir / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    program = Program.load(program_dir)
+    assert program.tokenizer()("hello world")["input_ids"] == [1, 2]
+    assert program.tokenizer() is program.tokenizer()
+
+
+def test_each_session_is_a_new_one_on_this_program(program_dir, monkeypatch):
+    opened = []
+    monkeypatch.setattr("polybatch.session.open_session", lambda program, threads: opened.append((program, threads)))
+    program = Program.load(program_dir)
+    program.session()
+    program.session(threads=3)
+    assert opened == [(program, None), (program, 3)]
+
+
+def test_loading_imports_neither_torch_nor_transformers(program_dir):
+    code = (
+        "import sys; from polybatch.program import Program; Program.load(sys.argv[1], verify=True); "
+        "assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(program_dir)], check=True)
+
+
+def test_loading_takes_milliseconds(program_dir):
+    Program.load(program_dir)
+    begin = time.perf_counter()
+    Program.load(program_dir)
+    assert time.perf_counter() - begin < 0.05
