@@ -133,7 +133,7 @@ class InferenceSession:
         readable = self._smallest_readable(candidates, inputs["position_ids"])
         if readable is not None:
             return readable
-        allowed = "; ".join(f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes))
+        allowed = "; ".join(f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes, strict=True))
         raise NoMatchingSpecializationError(
             f"no specialization has the shapes {shapes}; compiled: {allowed}. "
             "Pad the inputs to one of these or recompile with the shape that is missing"

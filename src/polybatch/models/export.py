@@ -47,4 +47,4 @@ def export_step(model: PreTrainedModel, layout: KVLayout) -> tuple[fx.GraphModul
     with torch.no_grad(), routed(model):
         exported = torch.export.export(StepModule(model, layout), inputs, dynamic_shapes=shapes, strict=False)
     graph = exported.module(check_guards=False)
-    return graph, tuple(exported.example_inputs[0])  # type: ignore[return-value]
+    return graph, tuple(exported.example_inputs[0])

@@ -110,7 +110,7 @@ def _load_weights(source: str, dtype: torch.dtype, gguf_file: str | None) -> Pre
             f"{source} lacks {len(missing)} weights of {type(model).__name__}, {missing[0]} among them; "
             "the checkpoint is incomplete or of another architecture"
         )
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _load_tokenizer(source: str, gguf_file: str | None) -> Any | None:
@@ -132,7 +132,7 @@ def model_from_state(folder: Path, state: dict[str, torch.Tensor]) -> PreTrained
         model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
             None, config=config, state_dict=state, dtype=config.dtype
         )
-    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+    return model.eval().requires_grad_(False)
 
 
 @contextmanager

@@ -43,4 +43,5 @@ class StepModule(nn.Module):
                 out = self.model(input_ids=input_ids, position_ids=position_ids.clamp(min=0), use_cache=False)
         finally:
             self._logits_index = None
-        return out.logits.float()
+        logits: Tensor = out.logits.float()
+        return logits

@@ -69,6 +69,11 @@ class Program:
         return self.table.config.ctx_len
 
     @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self.manifest.model.vocab_size
+
+    @property
     def full_batch_size(self) -> int:
         """Slots of the KV cache."""
         return self.table.config.full_batch_size

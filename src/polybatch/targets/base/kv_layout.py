@@ -47,14 +47,20 @@ class KVLayout:
     slot_elements: int
 
     @classmethod
-    def build(cls, layers: Sequence[LayerKV], ctx_len: int, head_elements: HeadElements) -> KVLayout:
-        """Lay the layers out one after the other; ``head_elements`` is the target's own packing rule."""
+    def build(
+        cls, layers: Sequence[LayerKV], ctx_len: int, head_elements: HeadElements, alignment: int = 1
+    ) -> KVLayout:
+        """Lay the layers out one after the other, each starting at a multiple of ``alignment`` elements.
+
+        ``head_elements`` is the target's own packing rule.
+        """
         offsets = []
         end = 0
         for layer in layers:
             keys, values = head_elements(layer, ctx_len)
             offsets.append(LayerOffsets(end, end + layer.kv_heads * keys))
             end += layer.kv_heads * (keys + values)
+            end += -end % alignment
         return cls(tuple(layers), ctx_len, tuple(offsets), end)
 
 

@@ -64,8 +64,8 @@ def unpack_linear(packed: Tensor, out_features: int, in_features: int) -> Tensor
 def kv_head_elements(key_dim: int, value_dim: int, ctx_len: int, dtype: torch.dtype) -> tuple[int, int]:
     """Elements that one head's keys and one head's values take in a slot.
 
-    Keys are [ctx/16][ceil(D/P)][16][P], values [ctx/P][DV][P], with P = ``elements_per_group`` and ctx = ctx_len rounded
-    up to 16. A layer's heads lie one after the other.
+    Keys are [ctx/16][ceil(D/P)][16][P], values [ctx/P][DV][P], with P = ``elements_per_group`` and ctx = ctx_len
+    rounded up to 16. A layer's heads lie one after the other.
     """
     ctx = _round_up(ctx_len, POSITION_GROUP)
     return ctx * _round_up(key_dim, elements_per_group(dtype)), ctx * value_dim

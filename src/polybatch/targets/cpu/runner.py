@@ -9,23 +9,25 @@ import numpy as np
 import torch
 
 from polybatch.errors import ProgramCorruptError, ProgramError
-from polybatch.program.weights import map_safetensors
-from polybatch.targets.base.kv_layout import CacheSpec, KVLayout, LayerOffsets
+from polybatch.program.weights import PAGE_BYTES, map_safetensors
+from polybatch.targets.base.kv_layout import CacheSpec, KVLayout, LayerKV
 from polybatch.targets.base.runner import Float32Array, Int64Array, SlotKV
 from polybatch.targets.cpu.native import KernelLibrary
-from polybatch.targets.cpu.packing import LayerCache, LayerSpec, lay_out_layers
+from polybatch.targets.cpu.packing import kv_head_elements, unpack_keys, unpack_values
 
 GRAPH = "graph.so"
 KERNELS = "kernels.so"
 WEIGHTS = "weights.safetensors"
 
 
-def cache_layout(cache: CacheSpec) -> tuple[KVLayout, list[LayerCache]]:
+def cache_layout(cache: CacheSpec) -> KVLayout:
     """Where the kernels keep each layer's keys and values inside a slot."""
-    specs = [LayerSpec(layer.kv_heads, layer.key_dim, layer.value_dim) for layer in cache.layers]
-    placed, slot_elements = lay_out_layers(specs, ctx_len=cache.ctx_len, dtype=getattr(torch, cache.dtype))
-    offsets = tuple(LayerOffsets(layer.k_offset, layer.v_offset) for layer in placed)
-    return KVLayout(cache.layers, cache.ctx_len, offsets, slot_elements), placed
+    dtype = getattr(torch, cache.dtype)
+
+    def head_elements(layer: LayerKV, ctx_len: int) -> tuple[int, int]:
+        return kv_head_elements(layer.key_dim, layer.value_dim, ctx_len, dtype)
+
+    return KVLayout.build(cache.layers, cache.ctx_len, head_elements, alignment=PAGE_BYTES // dtype.itemsize)
 
 
 def open_graph(folder: Path) -> tuple[Any, KernelLibrary]:
@@ -49,8 +51,8 @@ class CpuRunner:
     def __init__(self, folder: Path, cache: CacheSpec, threads: int) -> None:
         self._graph, self._kernels = open_graph(folder)
         self._weights = self._lend_weights(folder)
-        layout, self._layers = cache_layout(cache)
-        self._cache = torch.zeros(cache.slots, layout.slot_elements, dtype=getattr(torch, cache.dtype))
+        self._layout = cache_layout(cache)
+        self._cache = torch.zeros(cache.slots, self._layout.slot_elements, dtype=getattr(torch, cache.dtype))
         self._threads = threads
 
     def _lend_weights(self, folder: Path) -> dict[str, torch.Tensor]:
@@ -75,8 +77,11 @@ class CpuRunner:
         return result
 
     def read_slot(self, slot: int) -> SlotKV:
-        both = [layer.read_slot(self._cache[slot]) for layer in self._layers]
-        return SlotKV(tuple(keys for keys, _ in both), tuple(values for _, values in both))
+        row, ctx_len = self._cache[slot], self._layout.ctx_len
+        both = list(zip(self._layout.layers, self._layout.offsets, strict=True))
+        keys = [unpack_keys(row, at.keys, kv.kv_heads, kv.key_dim, ctx_len) for kv, at in both]
+        values = [unpack_values(row, at.values, kv.kv_heads, kv.value_dim, ctx_len) for kv, at in both]
+        return SlotKV(tuple(keys), tuple(values))
 
     def reset(self) -> None:
         """A new cache of untouched pages costs less than clearing the old one."""

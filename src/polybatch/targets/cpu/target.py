@@ -11,7 +11,7 @@ from polybatch.targets.base.kv_layout import CacheSpec
 from polybatch.targets.base.runner import BuildRequest, BuildResult
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import resolve_isa
-from polybatch.targets.cpu.native import build_kernels, find_compiler, kernels_soname
+from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
 from polybatch.targets.cpu.packing import pack_linear
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, CpuRunner, cache_layout, open_graph
 
@@ -24,12 +24,12 @@ class CpuTarget:
         request.progress("building kernels")
         build_kernels(isa, folder / KERNELS)
         request.progress("exporting the graph")
-        layout, _ = cache_layout(request.cache)
+        layout = cache_layout(request.cache)
         graph, inputs = export_step(request.model, layout)
         request.progress("packing weights")
-        pack_weights(graph, lambda weight: pack_linear(weight, weight.dtype))
+        pack_weights(graph, pack_linear)
         request.progress("compiling the graph")
-        constants = compile_graph(graph, inputs, isa, folder / KERNELS, kernels_soname(isa), folder / GRAPH)
+        constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
         request.progress("storing weights")
         compiled, _ = open_graph(folder)
         wanted = compiled.get_constant_names_to_original_fqns()
@@ -37,7 +37,7 @@ class CpuTarget:
         return BuildResult(
             isa=isa.name,
             cpu_features=isa.cpu_features,
-            compiler=find_compiler(),
+            compiler=compiler_version(),
             batch_invariant=is_batch_invariant(graph),
             bytes_per_slot=layout.slot_elements * request.model.dtype.itemsize,
         )
