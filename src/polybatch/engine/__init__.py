@@ -1,0 +1,20 @@
+"""Continuous batching on one compiled program: requests in, completions out."""
+
+from polybatch.engine.engine import Engine
+from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
+from polybatch.engine.prompts import Prompt
+from polybatch.engine.request import Completion, Delta, FinishReason, SamplingParams
+from polybatch.engine.stats import EngineStats, SpecializationStats
+
+__all__ = [
+    "AsyncRequestHandle",
+    "Completion",
+    "Delta",
+    "Engine",
+    "EngineStats",
+    "FinishReason",
+    "Prompt",
+    "RequestHandle",
+    "SamplingParams",
+    "SpecializationStats",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import fx
 from torch.export import Dim
@@ -44,7 +46,8 @@ def export_step(model: PreTrainedModel, layout: KVLayout) -> tuple[fx.GraphModul
         {0: rows, 1: logits},
         {0: slots, 1: elements},
     )
-    with torch.no_grad(), routed(model):
+    with torch.no_grad(), routed(model), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own deprecations
         exported = torch.export.export(StepModule(model, layout), inputs, dynamic_shapes=shapes, strict=False)
     graph = exported.module(check_guards=False)
     return graph, tuple(exported.example_inputs[0])

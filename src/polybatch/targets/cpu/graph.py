@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,8 @@ def compile_graph(
         shutil.copyfile(kernels, work / soname)
         options = _options(isa, work, soname)
         try:
-            with _library_path(work):
+            with _library_path(work), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of its own deprecations
                 built = torch._inductor.aot_compile(graph, inputs, options=options)
         except Exception as error:
             raise CompilerError(f"compiling the graph for isa={isa.name} failed: {_last_lines(error)}") from error

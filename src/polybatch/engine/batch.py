@@ -1,0 +1,95 @@
+"""From rows of tokens to the input arrays of a step, and back to each row's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polybatch.engine.protocols import Logits, SpecializationLike, StepArrays
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """Consecutive tokens of one sequence: ``token_ids[i]`` has position ``start + i`` in ``slot``."""
+
+    request_id: int
+    slot: int
+    start: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def last_position(self) -> int:
+        return self.start + len(self.token_ids) - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that run as one step of one specialization.
+
+    Under continuous batching row i of the arrays is ``rows[i]`` and ``batch_index`` names its slot; padding rows name
+    the lowest slots that no row uses. Otherwise row i of the arrays is slot i.
+    """
+
+    specialization: SpecializationLike
+    rows: tuple[StepRow, ...]
+    continuous: bool
+
+    @property
+    def padding_rows(self) -> int:
+        return self.specialization.batch_size - len(self.rows)
+
+    def inputs(self) -> StepArrays:
+        """input_ids, position_ids int64 [b, s], padded on the right with token 0 at position -1; batch_index [b, 1]."""
+        shape = (self.specialization.batch_size, self.specialization.seq_len)
+        input_ids = np.zeros(shape, np.int64)
+        position_ids = np.full(shape, -1, np.int64)
+        for index, row in enumerate(self.rows):
+            at, count = self._array_row(index), len(row.token_ids)
+            input_ids[at, :count] = row.token_ids
+            position_ids[at, :count] = np.arange(row.start, row.start + count)
+        arrays: StepArrays = {"input_ids": input_ids, "position_ids": position_ids}
+        if self.continuous:
+            arrays["batch_index"] = np.array(self._slots(), np.int64).reshape(-1, 1)
+        return arrays
+
+    def last_logits(self, logits: Logits, index: int) -> Logits:
+        """Logits [vocab] after the last token of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
+
+        n is 1 (the last live token only), or seq_len in a program compiled for speculation (every token).
+        """
+        column = 0 if logits.shape[1] == 1 else len(self.rows[index].token_ids) - 1
+        last: Logits = logits[self._array_row(index), column]
+        return last
+
+    def _array_row(self, index: int) -> int:
+        return index if self.continuous else self.rows[index].slot
+
+    def _slots(self) -> list[int]:
+        slots = [row.slot for row in self.rows]
+        used = set(slots)
+        candidate = 0
+        while len(slots) < self.specialization.batch_size:
+            if candidate not in used:
+                slots.append(candidate)
+            candidate += 1
+        return slots
+
+
+def split_rows(
+    rows: Sequence[StepRow], parts: Sequence[SpecializationLike]
+) -> list[tuple[SpecializationLike, tuple[StepRow, ...]]]:
+    """Deal rows, in order, to the specializations that cover them; each takes up to its batch size.
+
+    Raises ValueError when the parts have fewer rows than are live.
+    """
+    dealt = []
+    at = 0
+    for part in parts:
+        if taken := tuple(rows[at : at + part.batch_size]):
+            dealt.append((part, taken))
+        at += part.batch_size
+    if at < len(rows):
+        raise ValueError(f"{len(rows)} live rows, but the specializations chosen for them hold only {at}")
+    return dealt

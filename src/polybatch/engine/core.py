@@ -1,0 +1,158 @@
+"""The engine without its thread: requests in, one step at a time, events out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from polybatch.engine.batch import Batch, StepRow, split_rows
+from polybatch.engine.detokenizer import Detokenizer, special_ids
+from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
+from polybatch.engine.request import Delta, FinishReason, Request
+from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
+from polybatch.engine.sequence import Sequence as LiveSequence
+from polybatch.engine.stats import StatsCollector
+
+_Clock = Callable[[], float]
+
+
+class EngineCore:
+    """Scheduler, sequences and session of one engine; every call must come from the same thread.
+
+    An exception in a step fails the requests of that step and nothing else.
+    """
+
+    def __init__(
+        self,
+        program: ProgramLike,
+        session: SessionLike,
+        tokenizer: TokenizerLike | None,
+        stats: StatsCollector,
+        clock: _Clock = time.perf_counter,
+    ) -> None:
+        self._program = program
+        self._session = session
+        self._tokenizer = tokenizer
+        self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
+        self._stats = stats
+        self._clock = clock
+        self._continuous = program.table.config.continuous_batching
+        self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
+        self._sequences: dict[int, LiveSequence] = {}
+
+    def add(self, request: Request) -> None:
+        """Queue a validated request."""
+        detokenizer = Detokenizer(self._tokenizer, self._special) if self._tokenizer is not None else None
+        self._sequences[request.request_id] = LiveSequence(
+            request,
+            ctx_len=self._program.ctx_len,
+            eos_token_ids=self._program.eos_token_ids,
+            detokenizer=detokenizer,
+        )
+        self.scheduler.add(request.request_id, len(request.prompt_token_ids))
+        self._report_load()
+
+    def abort(self, request_id: int) -> None:
+        """End a request, queued or live, with finish_reason "abort"; one that has ended already is left alone."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
+        self._finish(sequence.abort(), "abort")
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with ``error``."""
+        for request_id in list(self._sequences):
+            self._fail(request_id, error)
+
+    def step(self) -> bool:
+        """Run one prefill chunk or one decode step; False when there was nothing to do."""
+        plan = self.scheduler.plan()
+        self._report_load()
+        if plan is None:
+            return False
+        rows = tuple(self._step_row(row) for row in plan.rows)
+        try:
+            batches = self._batches(plan, rows)
+        except Exception as error:  # the rows cannot run; the others can
+            self._fail_step(rows, error)
+            return True
+        for batch in batches:
+            self._run(batch)
+        return True
+
+    def _step_row(self, row: PlannedRow) -> StepRow:
+        tokens = self._sequences[row.request_id].tokens(row.start, row.count)
+        return StepRow(row.request_id, row.slot, row.start, tokens)
+
+    def _batches(self, plan: StepPlan, rows: tuple[StepRow, ...]) -> list[Batch]:
+        table = self._program.table
+        last = max(row.last_position for row in rows)
+        if plan.phase == "prefill":
+            return [Batch(table.choose_prefill(last), rows, self._continuous)]
+        if not self._continuous:
+            return [Batch(table.choose_decode(self._program.full_batch_size, 0, last), rows, False)]
+        return self._decode_batches(rows, last)
+
+    def _decode_batches(self, rows: Sequence[StepRow], last_position: int) -> list[Batch]:
+        """Split the rows over the cheapest cover; each part then gets the shortest context that holds its rows."""
+        table = self._program.table
+        parts = table.cover(len(rows), self._program.step_ms, max_position=last_position)
+        batches = []
+        for part, taken in split_rows(rows, parts):
+            specialization = table.choose_decode(part.batch_size, 0, max(row.last_position for row in taken))
+            batches.append(Batch(specialization, taken, True))
+        return batches
+
+    def _run(self, batch: Batch) -> None:
+        started = self._clock()
+        try:
+            logits = self._session.run(batch.inputs())["logits"]
+        except Exception as error:  # whatever a step raises belongs to its rows
+            self._fail_step(batch.rows, error)
+            return
+        step_ms = (self._clock() - started) * 1e3
+        self._stats.step(batch.specialization.name, len(batch.rows), batch.padding_rows, step_ms)
+        for index, row in enumerate(batch.rows):
+            try:
+                self._advance(row, batch.last_logits(logits, index))
+            except Exception as error:  # a sampler or tokenizer error is this row's alone
+                self._fail(row.request_id, error)
+
+    def _advance(self, row: StepRow, logits: Logits) -> None:
+        """Record a row that ran; once its prompt is cached, choose the next token from float32 [vocab]."""
+        sequence = self._sequences[row.request_id]
+        if row.start < len(sequence.request.prompt_token_ids):
+            self._stats.tokens(prompt=len(row.token_ids))
+        if not self.scheduler.advance(row.request_id, len(row.token_ids)):
+            return
+        delta = sequence.accept(sequence.sample(logits))
+        self._stats.tokens(generated=1)
+        if delta.finish_reason is None:
+            sequence.request.emit(delta)
+        else:
+            self._finish(delta, delta.finish_reason)
+
+    def _finish(self, delta: Delta, reason: FinishReason) -> None:
+        sequence = self._release(delta.request_id, reason)
+        sequence.request.emit(delta)
+        sequence.request.emit(sequence.completion(reason))
+
+    def _fail_step(self, rows: Sequence[StepRow], error: Exception) -> None:
+        self._stats.failed_step()
+        for row in rows:
+            self._fail(row.request_id, error)
+
+    def _fail(self, request_id: int, error: Exception) -> None:
+        sequence = self._release(request_id, "error")
+        sequence.request.emit(error)
+
+    def _release(self, request_id: int, outcome: str) -> LiveSequence:
+        """Free everything the request holds, before its caller hears of the end."""
+        sequence = self._sequences.pop(request_id)
+        self.scheduler.remove(request_id)
+        self._stats.finished(outcome)
+        self._report_load()
+        return sequence
+
+    def _report_load(self) -> None:
+        self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)

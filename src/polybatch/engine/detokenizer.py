@@ -1,0 +1,72 @@
+"""Token ids to text, one token at a time.
+
+The pieces add up to ``tokenizer.decode(ids, skip_special_tokens=True)``, and no piece shows the replacement
+character for a UTF-8 sequence that later tokens complete. Each step decodes a short window of recent tokens, because
+what a token looks like can depend on the one before it (a sentencepiece tokenizer strips the first space).
+"""
+
+from __future__ import annotations
+
+import re
+
+from polybatch.engine.protocols import TokenizerLike
+
+_REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+# A byte-fallback decoder turns a whole run of byte tokens into U+FFFD if any part of it is invalid, so a run is held
+# until it ends. The bound keeps text flowing in a script that is spelled in bytes only.
+_MAX_HELD_BYTES = 24
+
+
+def special_ids(tokenizer: TokenizerLike) -> frozenset[int]:
+    """The ids that ``skip_special_tokens`` leaves out: the named special tokens and the added ones marked so."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return frozenset(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
+
+
+class Detokenizer:
+    """The text of one growing sequence."""
+
+    def __init__(self, tokenizer: TokenizerLike, special: frozenset[int] | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._special = special_ids(tokenizer) if special is None else special
+        self._window: list[int] = []  # context tokens (already shown), then pending tokens
+        self._context = 0
+        self._shown_chars = 0  # of the window's text
+        self._held_bytes = 0
+
+    def add(self, token_id: int) -> str:
+        """The text that is certain once ``token_id`` follows; "" while a character is incomplete."""
+        if token_id in self._special:
+            return ""
+        self._window.append(token_id)
+        self._held_bytes = self._held_bytes + 1 if self._is_byte(token_id) else 0
+        if 0 < self._held_bytes <= _MAX_HELD_BYTES:
+            return ""
+        text = self._decode(self._window)
+        certain = text.rstrip(_REPLACEMENT)
+        delta = certain[self._shown_chars :]
+        self._shown_chars = max(self._shown_chars, len(certain))
+        if len(certain) == len(text) and delta:
+            self._slide()
+        return delta
+
+    def finish(self) -> str:
+        """The rest of the text: a sequence that ends inside a character decodes as the tokenizer decodes it."""
+        delta = self._decode(self._window)[self._shown_chars :]
+        self._window, self._context, self._shown_chars = [], 0, 0
+        return delta
+
+    def _slide(self) -> None:
+        """Everything is shown and ends at a character: the pending tokens become the context."""
+        self._held_bytes = 0
+        self._window = self._window[self._context :]
+        self._context = len(self._window)
+        self._shown_chars = len(self._decode(self._window))
+
+    def _is_byte(self, token_id: int) -> bool:
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,0 +1,142 @@
+"""Engine: continuous batching of many requests on one compiled program."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from polybatch.engine.core import EngineCore
+from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
+from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
+from polybatch.engine.protocols import ProgramLike
+from polybatch.engine.request import Completion, Request, SamplingParams
+from polybatch.engine.stats import EngineStats, StatsCollector
+from polybatch.engine.worker import Worker
+
+_Handle = TypeVar("_Handle", RequestHandle, AsyncRequestHandle)
+_Encoded = tuple[tuple[int, ...], SamplingParams]
+
+
+class Engine:
+    """Runs requests on a program, as many at once as it has slots, on a thread of its own.
+
+    Every method may be called from any thread. Close it, or use it as a context manager.
+
+    program: what to run. speculation: not supported yet; must be None. threads: passed to ``program.session``.
+
+    All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
+    id outside the vocabulary, or stop strings without a tokenizer; TypeError for what is no prompt or no
+    SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
+    """
+
+    def __init__(self, program: ProgramLike, speculation: None = None, *, threads: int | None = None) -> None:
+        if speculation is not None:
+            raise NotImplementedError("this engine does not speculate; create it with speculation=None")
+        self._prompts = PromptEncoder(program)
+        self._stats = StatsCollector()
+        self._ids = itertools.count()
+        session = program.session(threads)
+        core = EngineCore(program, session, self._prompts.tokenizer, self._stats)
+        self._worker = Worker(core, on_exit=session.close)
+        # The worker does not know this object, so an engine that is dropped, or alive at exit, closes too.
+        self._finalizer = weakref.finalize(self, self._worker.close)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Run the prompts and return their completions in the order given; blocks.
+
+        prompts: one prompt of any kind, or a list. params: one for all, or one per prompt.
+        A request whose step raised, or an interrupt, aborts the rest and is raised; ``add_request`` gives each
+        request's outcome by itself.
+        """
+        handles: list[RequestHandle] = []
+        try:
+            handles += self._start(RequestHandle, self._encode_all(prompts, params))
+            return [handle.result() for handle in handles]
+        except BaseException:
+            for handle in handles:
+                handle.abort()
+            raise
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
+        """Start one request and iterate over its deltas; closing or dropping the iterator aborts the request."""
+        return self.add_request(prompt, params)
+
+    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
+        """Queue one request and return at once; the handle iterates, waits for the result, or aborts."""
+        return self._start(RequestHandle, [self._encode(prompt, params)])[0]
+
+    async def agenerate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """``generate`` for asyncio; cancelling it aborts the requests."""
+        handles: list[AsyncRequestHandle] = []
+        try:
+            handles += self._start(AsyncRequestHandle, self._encode_all(prompts, params))
+            return [await handle.result() for handle in handles]
+        except BaseException:
+            for handle in handles:
+                handle.abort()
+            raise
+
+    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncRequestHandle:
+        """``stream`` for asyncio; call it inside a running event loop. Cancelling the reader aborts the request."""
+        return self._start(AsyncRequestHandle, [self._encode(prompt, params)])[0]
+
+    def abort(self, request_id: int) -> None:
+        """End a request before its next step, with finish_reason "abort"; one that has ended is left alone."""
+        self._worker.abort(request_id)
+
+    @property
+    def stats(self) -> EngineStats:
+        """A snapshot of what the engine has done and holds."""
+        return self._stats.snapshot()
+
+    def close(self) -> None:
+        """Stop after the current step; pending requests get EngineClosedError. May be called again."""
+        self._worker.close()
+
+    def _start(self, kind: type[_Handle], encoded: Sequence[_Encoded]) -> list[_Handle]:
+        handles = [kind(next(self._ids), token_ids, self.abort) for token_ids, _ in encoded]
+        self._worker.submit(
+            [
+                Request(handle.request_id, handle.prompt_token_ids, params, handle.sink)
+                for handle, (_, params) in zip(handles, encoded, strict=True)
+            ]
+        )
+        return handles
+
+    def _encode_all(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[_Encoded]:
+        """Every prompt with its parameters; raises before anything is queued."""
+        listed = prompt_list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            return [self._encode(prompt, params) for prompt in listed]
+        if len(params) != len(listed):
+            raise ValueError(f"{len(listed)} prompts but {len(params)} params; give one for all, or one per prompt")
+        return [self._encode(prompt, one) for prompt, one in zip(listed, params, strict=True)]
+
+    def _encode(self, prompt: Prompt, params: SamplingParams | None) -> _Encoded:
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params is a {type(params).__name__}; give SamplingParams")
+        if params.stop_strings and self._prompts.tokenizer is None:
+            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and the program has none")
+        return self._prompts.encode(prompt), params

@@ -1,0 +1,66 @@
+"""Choosing the next token of one sequence from its logits (numpy only).
+
+A sequence's choice depends on its own logits, parameters and generator, and on nothing else in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polybatch.engine.protocols import Logits
+from polybatch.engine.request import SamplingParams
+
+
+class Sampler:
+    """The token choices of one request; holds that request's own random generator (PCG64).
+
+    Exactly one random number is drawn per sampled token, so a seed replays whatever else runs.
+    """
+
+    def __init__(self, params: SamplingParams, eos_token_ids: Sequence[int] = ()) -> None:
+        self._params = params
+        self._eos_token_ids = list(eos_token_ids)
+        self._generator = np.random.Generator(np.random.PCG64(params.seed))
+
+    def sample(self, logits: Logits, generated_tokens: int) -> int:
+        """Choose a token id.
+
+        logits: float32 [vocab]; not modified. generated_tokens: how many tokens the request has so far.
+        Raises ValueError when the logits hold no finite maximum (NaN, +inf, or everything masked).
+        """
+        if generated_tokens < self._params.min_tokens and self._eos_token_ids:
+            logits = logits.copy()
+            logits[self._eos_token_ids] = -np.inf
+        best = int(np.argmax(logits))  # the first of equals; the first NaN if there is one
+        if not np.isfinite(logits[best]):
+            raise ValueError(f"the logits have no finite maximum: token {best} has {logits[best]}")
+        if self._params.temperature == 0:
+            return best
+        weights = _weights(logits, logits[best], self._params)
+        return _draw(weights, self._generator.random())
+
+
+def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> NDArray[np.float64]:
+    """Unnormalized probabilities, float64 [vocab], zero where top_k or top_p removes a token. Ties stay together."""
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, as it should
+        weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - float(maximum)) / params.temperature)
+    if 0 < params.top_k < weights.size:
+        kth = np.partition(weights, -params.top_k)[-params.top_k]
+        weights[weights < kth] = 0.0
+    if params.top_p < 1:
+        descending = np.sort(weights[weights > 0])[::-1]
+        mass = np.cumsum(descending)
+        last = min(int(np.searchsorted(mass, params.top_p * mass[-1])), descending.size - 1)
+        weights[weights < descending[last]] = 0.0
+    return weights
+
+
+def _draw(weights: NDArray[np.float64], uniform: float) -> int:
+    """Inverse of the cumulative distribution, in order of token id; ``uniform`` is in [0, 1)."""
+    kept = np.flatnonzero(weights)
+    mass = np.cumsum(weights[kept])
+    index = int(np.searchsorted(mass, uniform * mass[-1], side="right"))
+    return int(kept[min(index, kept.size - 1)])

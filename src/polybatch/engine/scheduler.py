@@ -1,0 +1,120 @@
+"""Which tokens the next step runs: pure policy over plain values, with no clock, no arrays and no randomness.
+
+The caller repeats: ``plan()``, run the rows, ``advance()`` each row that ran, ``remove()`` each request that ended.
+The same calls in the same order always give the same plans.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from polybatch.engine.slots import SlotAllocator
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """Tokens ``start .. start+count-1`` (positions in the sequence) of one request, for one slot."""
+
+    request_id: int
+    slot: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One prefill chunk, or one decode step over every decoding sequence in slot order."""
+
+    phase: Literal["prefill", "decode"]
+    rows: tuple[PlannedRow, ...]
+
+
+@dataclass
+class _Live:
+    slot: int
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def decoding(self) -> bool:
+        return self.cached_tokens >= self.prompt_tokens
+
+
+class Scheduler:
+    """First come, first served admission to slots; prefill in chunks, interleaved with decode.
+
+    While anything is decoding, at most one chunk runs between two decode steps; otherwise chunks run back to back.
+    With ``continuous=False`` newcomers wait until every slot is free, and one chunk serves all prompts at once.
+    """
+
+    def __init__(self, slot_count: int, prefill_seq_len: int, *, continuous: bool = True) -> None:
+        self._slots = SlotAllocator(slot_count)
+        self._prefill_seq_len = prefill_seq_len
+        self._continuous = continuous
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._live: dict[int, _Live] = {}
+        self._chunk_since_decode = False
+
+    @property
+    def live_count(self) -> int:
+        """Sequences that hold a slot."""
+        return len(self._live)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests without a slot yet."""
+        return len(self._waiting)
+
+    @property
+    def held_slots(self) -> frozenset[int]:
+        """The slots of the live sequences."""
+        return self._slots.held
+
+    def add(self, request_id: int, prompt_tokens: int) -> None:
+        """Queue a request of ``prompt_tokens`` >= 1 tokens."""
+        self._waiting.append((request_id, prompt_tokens))
+
+    def plan(self) -> StepPlan | None:
+        """The next step, to be run now; None when no request is live or waiting."""
+        self._admit()
+        prefilling = [item for item in self._live.items() if not item[1].decoding]
+        decoding = sorted((item for item in self._live.items() if item[1].decoding), key=lambda item: item[1].slot)
+        if prefilling and not (decoding and self._chunk_since_decode):
+            self._chunk_since_decode = True
+            return self._prefill(prefilling)
+        if decoding:
+            self._chunk_since_decode = False
+            rows = (PlannedRow(request_id, live.slot, live.cached_tokens, 1) for request_id, live in decoding)
+            return StepPlan("decode", tuple(rows))
+        return None
+
+    def advance(self, request_id: int, tokens: int) -> bool:
+        """Record that ``tokens`` more tokens of a request are cached; True once its whole prompt is."""
+        live = self._live[request_id]
+        live.cached_tokens += tokens
+        return live.decoding
+
+    def remove(self, request_id: int) -> None:
+        """Forget a request, waiting or live; its slot is free at once. An unknown request is no error."""
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self._slots.free(live.slot)
+        else:
+            self._waiting = deque(entry for entry in self._waiting if entry[0] != request_id)
+
+    def _admit(self) -> None:
+        if not self._continuous and self._live:
+            return
+        while self._waiting and self._slots.free_count:
+            request_id, prompt_tokens = self._waiting.popleft()
+            self._live[request_id] = _Live(self._slots.allocate(), prompt_tokens)
+
+    def _prefill(self, prefilling: list[tuple[int, _Live]]) -> StepPlan:
+        chosen = prefilling[:1] if self._continuous else sorted(prefilling, key=lambda item: item[1].slot)
+        return StepPlan("prefill", tuple(self._chunk(request_id, live) for request_id, live in chosen))
+
+    def _chunk(self, request_id: int, live: _Live) -> PlannedRow:
+        count = min(self._prefill_seq_len, live.prompt_tokens - live.cached_tokens)
+        return PlannedRow(request_id, live.slot, live.cached_tokens, count)

@@ -1,0 +1,75 @@
+"""One request while it runs: its tokens so far, its sampler, its text, and the rule for when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from polybatch.engine.detokenizer import Detokenizer
+from polybatch.engine.protocols import Logits
+from polybatch.engine.request import Completion, Delta, FinishReason, Request
+from polybatch.engine.sampler import Sampler
+from polybatch.engine.stop import StopMatcher
+
+
+class Sequence:
+    """Prompt plus generated tokens; ends at EOS, a stop string, ``max_tokens`` or ``ctx_len`` tokens in all."""
+
+    def __init__(
+        self, request: Request, *, ctx_len: int, eos_token_ids: Seq[int], detokenizer: Detokenizer | None
+    ) -> None:
+        params = request.params
+        room = ctx_len - len(request.prompt_token_ids)
+        self.request = request
+        self.token_ids: list[int] = []
+        self._max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._eos = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
+        self._sampler = Sampler(params, sorted(eos_token_ids))
+        self._detokenizer = detokenizer
+        self._stop = StopMatcher(params.stop_strings)
+        self._text: list[str] = []
+
+    def tokens(self, start: int, count: int) -> tuple[int, ...]:
+        """Token ids at positions ``start .. start+count-1``."""
+        prompt = self.request.prompt_token_ids
+        if start >= len(prompt):
+            start -= len(prompt)
+            return tuple(self.token_ids[start : start + count])
+        return prompt[start : start + count]
+
+    def sample(self, logits: Logits) -> int:
+        """Choose the next token from float32 [vocab]."""
+        return self._sampler.sample(logits, len(self.token_ids))
+
+    def accept(self, token_id: int) -> Delta:
+        """Append a chosen token; the delta's ``finish_reason`` says whether it was the last."""
+        self.token_ids.append(token_id)
+        reason: FinishReason | None = None
+        if token_id in self._eos:
+            reason, text = "stop", self._rest()
+        else:
+            text = self._stop.feed(self._detokenizer.add(token_id) if self._detokenizer else "")
+            if not self._stop.stopped and len(self.token_ids) >= self._max_tokens:
+                reason = "length"
+                text += self._rest()
+        if self._stop.stopped:
+            reason = "stop"
+        return self._delta(text, (token_id,), reason)
+
+    def abort(self) -> Delta:
+        """The last delta of a request whose caller left; releases the text held back so far."""
+        return self._delta(self._rest(), (), "abort")
+
+    def completion(self, reason: FinishReason) -> Completion:
+        """The whole result."""
+        request = self.request
+        return Completion(
+            request.request_id, "".join(self._text), tuple(self.token_ids), reason, request.prompt_token_ids
+        )
+
+    def _rest(self) -> str:
+        text = self._stop.feed(self._detokenizer.finish() if self._detokenizer else "")
+        return text if self._stop.stopped else text + self._stop.finish()
+
+    def _delta(self, text: str, token_ids: tuple[int, ...], reason: FinishReason | None) -> Delta:
+        self._text.append(text)
+        return Delta(self.request.request_id, text, token_ids, reason)

@@ -1,0 +1,61 @@
+"""Drives an engine core step by step, with a clock that the test owns; and small helpers of the engine tests."""
+
+import threading
+import time
+
+from engine_mock import MockProgram
+
+from polybatch.engine.core import EngineCore
+from polybatch.engine.request import Request, SamplingParams
+from polybatch.engine.stats import StatsCollector
+
+
+class Harness:
+    """A core whose steps the test drives; ``events[i]`` is what request i was sent."""
+
+    def __init__(self, program: MockProgram) -> None:
+        self.session = program.session()
+        self.stats = StatsCollector()
+        self.core = EngineCore(
+            program, self.session, program.text_tokenizer, self.stats, clock=iter(range(10**9)).__next__
+        )
+        self.events: list[list] = []
+
+    def add(self, prompt, **params) -> int:
+        events: list = []
+        self.events.append(events)
+        request_id = len(self.events) - 1
+        self.core.add(Request(request_id, tuple(prompt), SamplingParams(**params), events.append))
+        return request_id
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.core.step()
+
+    def finish(self) -> list:
+        while self.core.step():
+            pass
+        return [events[-1] for events in self.events]
+
+    @property
+    def decode_slots(self) -> list[tuple[int, ...]]:
+        return [step.slots for step in self.session.steps if step.phase == "decode"]
+
+
+def answers(completions):
+    return [(completion.token_ids, completion.finish_reason) for completion in completions]
+
+
+def engine_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "polybatch-engine"]
+
+
+def wait_until(condition, timeout_s=5.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.001)
+
+
+def greedy(max_tokens, **options):
+    return SamplingParams(max_tokens=max_tokens, **options)

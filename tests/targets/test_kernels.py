@@ -1,0 +1,369 @@
+"""The native kernels against plain torch, and the promise that a row's result does not depend on its neighbours."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from polybatch.errors import CompilerError
+from polybatch.targets.base.kv_layout import KVLayout, LayerKV
+from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
+from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
+from polybatch.targets.cpu.packing import (
+    kv_head_elements,
+    pack_keys,
+    pack_linear,
+    pack_values,
+    unpack_keys,
+    unpack_linear,
+    unpack_values,
+)
+
+DTYPES = [torch.float32, torch.bfloat16]
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16"])
+TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.bfloat16: {"rtol": 1.6e-2, "atol": 1.6e-2}}
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelLibrary]:
+    folder = tmp_path_factory.mktemp("kernels")
+    isas = available_isas()
+    with ThreadPoolExecutor() as pool:
+        paths = list(pool.map(lambda isa: build_kernels(isa, folder / f"{isa.name}.so"), isas))
+    return {isa.name: KernelLibrary(path) for isa, path in zip(isas, paths, strict=True)}
+
+
+@pytest.fixture(params=[isa.name for isa in available_isas()])
+def kernels(request: pytest.FixtureRequest, libraries: dict[str, KernelLibrary]) -> KernelLibrary:
+    return libraries[request.param]
+
+
+def seeded(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_same_bits(a: Tensor, b: Tensor) -> None:
+    assert a.dtype == b.dtype
+    integer = torch.int32 if a.dtype == torch.float32 else torch.int16
+    assert np.array_equal(a.contiguous().view(integer).numpy(), b.contiguous().view(integer).numpy())
+
+
+def with_threads(kernels: KernelLibrary, threads: int, call):  # type: ignore[no-untyped-def]
+    previous = kernels.set_num_threads(threads)
+    try:
+        return call()
+    finally:
+        kernels.set_num_threads(previous)
+
+
+# ------------------------------------------------------------------------------------------------------------ building
+
+
+def test_each_library_reports_the_isa_it_was_built_for(libraries: dict[str, KernelLibrary]) -> None:
+    assert {name: library.isa for name, library in libraries.items()} == {name: name for name in libraries}
+
+
+def test_the_soname_differs_between_isas() -> None:
+    assert len({soname(isa) for isa in ISAS.values()}) == len(ISAS)
+
+
+def test_a_missing_compiler_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CompilerError, match="no-such-compiler"):
+        build_kernels(resolve_isa("portable"), tmp_path / "kernels.so", cxx="no-such-compiler")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_native_is_the_best_isa_here_and_unknown_names_are_refused() -> None:
+    assert resolve_isa("native") == available_isas()[0]
+    with pytest.raises(ValueError, match="avx512_bf16"):
+        resolve_isa("avx1024")
+
+
+# ------------------------------------------------------------------------------------------------------- packed_linear
+
+
+@dtypes
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (32, 16), (33, 7), (100, 65)])
+def test_unpacking_gives_back_the_weight(dtype: torch.dtype, n: int, k: int) -> None:
+    weight = seeded(n, k, dtype=dtype)
+    assert_same_bits(unpack_linear(pack_linear(weight, dtype), n, k), weight)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (3, 33, 7), (0, 32, 16), (2, 31, 65), (8, 576, 576), (13, 100, 129), (40, 192, 64)]
+)
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+def test_linear_is_a_matrix_product(
+    kernels: KernelLibrary, dtype: torch.dtype, m: int, n: int, k: int, with_bias: bool
+) -> None:
+    x, weight = seeded(m, k, dtype=dtype), seeded(n, k, dtype=dtype, seed=1) / k**0.5
+    bias = seeded(n, seed=2) if with_bias else None
+    y = kernels.packed_linear(x, pack_linear(weight, dtype), bias, n)
+    expected = x.double() @ weight.to(dtype).double().T + (0 if bias is None else bias)
+    torch.testing.assert_close(y.double(), expected.to(dtype).double(), **TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("k", [576, 61])
+def test_a_row_of_linear_has_the_same_bits_in_any_company(kernels: KernelLibrary, dtype: torch.dtype, k: int) -> None:
+    n = 200
+    x, packed, bias = seeded(129, k, dtype=dtype), pack_linear(seeded(n, k, seed=1), dtype), seeded(n, seed=2)
+    solo = torch.cat([kernels.packed_linear(x[i : i + 1], packed, bias, n) for i in range(129)])
+    for m in range(130):
+        for threads in (1, 2):
+            y = with_threads(kernels, threads, lambda m=m: kernels.packed_linear(x[:m], packed, bias, n))
+            assert_same_bits(y, solo[:m])
+
+
+@dtypes
+def test_linear_ignores_a_neighbour_that_is_not_a_number(kernels: KernelLibrary, dtype: torch.dtype) -> None:
+    x, packed = seeded(5, 33, dtype=dtype), pack_linear(seeded(40, 33, seed=1), dtype)
+    clean = kernels.packed_linear(x, packed, None, 40)
+    x[3] = float("nan")
+    dirty = kernels.packed_linear(x, packed, None, 40)
+    keep = [0, 1, 2, 4]
+    assert_same_bits(dirty[keep], clean[keep])
+
+
+# ------------------------------------------------------------------------------------------------------ slot_attention
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One attention layer and its cache."""
+
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 64
+    value_dim: int = 64
+    ctx_len: int = 200
+    slots: int = 5
+    window: int = 0
+    softcap: float = 0.0
+    sinks: bool = False
+
+
+GEOMETRIES = {
+    "grouped": Geometry(),
+    "one_query_head_each": Geometry(heads=3, kv_heads=3, head_dim=32, value_dim=32),
+    "one_kv_head": Geometry(heads=7, kv_heads=1, head_dim=16, value_dim=48),
+    "odd_dims": Geometry(heads=4, kv_heads=2, head_dim=19, value_dim=37),
+    "wide": Geometry(heads=2, kv_heads=1, head_dim=256, value_dim=256),
+    "window": Geometry(window=70),
+    "window_1": Geometry(window=1),
+    "softcap": Geometry(softcap=5.0),
+    "sinks": Geometry(sinks=True, window=33),
+    "short_ctx": Geometry(ctx_len=21),
+    "several_chunks": Geometry(heads=3, kv_heads=1, ctx_len=900, slots=3),
+}
+
+
+def two_layers(g: Geometry, dtype: torch.dtype) -> KVLayout:
+    layer = LayerKV(g.kv_heads, g.head_dim, g.value_dim)
+    return KVLayout.build(
+        [layer, layer], g.ctx_len, lambda kv, ctx: kv_head_elements(kv.key_dim, kv.value_dim, ctx, dtype)
+    )
+
+
+class Layer:
+    """A cache and the tokens of ``slots`` sequences; every slot can be filled up to any position."""
+
+    def __init__(self, kernels: KernelLibrary, dtype: torch.dtype, geometry: Geometry) -> None:
+        g = geometry
+        self.kernels, self.dtype, self.g = kernels, dtype, g
+        self.layout = two_layers(g, dtype)
+        self.offsets = self.layout.offsets[1]
+        self.q = seeded(g.slots, g.heads, g.ctx_len, g.head_dim, dtype=dtype)
+        self.k = seeded(g.slots, g.kv_heads, g.ctx_len, g.head_dim, dtype=dtype, seed=1)
+        self.v = seeded(g.slots, g.kv_heads, g.ctx_len, g.value_dim, dtype=dtype, seed=2)
+        self.sinks = seeded(g.heads, seed=3) if g.sinks else None
+        self.scale = g.head_dim**-0.5
+
+    def cache(self, lengths: list[int]) -> Tensor:
+        """A cache whose slot i holds its first lengths[i] positions, and NaN everywhere else."""
+        cache = torch.full((self.g.slots, self.layout.slot_elements), float("nan"), dtype=self.dtype)
+        for slot, length in enumerate(lengths):
+            k, v = self.k[slot].clone(), self.v[slot].clone()
+            k[:, length:], v[:, length:] = float("nan"), float("nan")
+            pack_keys(cache[slot], self.offsets.keys, k)
+            pack_values(cache[slot], self.offsets.values, v)
+        return cache
+
+    def step(self, cache: Tensor, rows: list[tuple[int, list[int]]]) -> Tensor:
+        """Run rows of (slot, positions); position -1 is padding and carries NaN. Returns [B, S, H, DV]."""
+        positions = torch.tensor([row[1] for row in rows])
+        index = torch.tensor([[row[0]] for row in rows])
+        pick = positions.clamp(min=0)
+
+        def gather(source: Tensor) -> Tensor:
+            rows_of = torch.stack([source[slot][:, p] for slot, p in zip(index[:, 0].tolist(), pick, strict=True)])
+            return rows_of.masked_fill((positions < 0)[:, None, :, None], float("nan"))
+
+        # [B, S, H, D] in memory, as a projection leaves them
+        q, k, v = (gather(t).transpose(1, 2).contiguous().transpose(1, 2) for t in (self.q, self.k, self.v))
+        return self.kernels.slot_attention(
+            q, k, v, cache, index, positions, self.sinks, self.offsets.keys, self.offsets.values,
+            self.g.ctx_len, self.scale, self.g.window, self.g.softcap,
+        )  # fmt: skip
+
+    def read(self, slot: Tensor) -> tuple[Tensor, Tensor]:
+        g = self.g
+        return (
+            unpack_keys(slot, self.offsets.keys, g.kv_heads, g.head_dim, g.ctx_len),
+            unpack_values(slot, self.offsets.values, g.kv_heads, g.value_dim, g.ctx_len),
+        )
+
+    def expected(self, slot: int, position: int) -> Tensor:
+        """The attention output [H, DV] of one token, in float64."""
+        g = self.g
+        first = max(0, position - g.window + 1) if g.window else 0
+        k, v = (
+            t[slot, :, first : position + 1].double().repeat_interleave(g.heads // g.kv_heads, 0)
+            for t in (self.k, self.v)
+        )
+        scores = torch.einsum("hd,hkd->hk", self.q[slot, :, position].double(), k) * self.scale
+        if g.softcap:
+            scores = g.softcap * torch.tanh(scores / g.softcap)
+        if self.sinks is not None:
+            scores = torch.cat([scores, self.sinks.double()[:, None]], dim=1)
+        weights = scores.softmax(dim=1)[:, : v.shape[1]]
+        return torch.einsum("hk,hkd->hd", weights, v)
+
+    def solo(self, slot: int, position: int) -> Tensor:
+        """The output [H, DV] of one token run alone, in slot 0 of a fresh cache, on one thread."""
+        moved = Layer(self.kernels, self.dtype, replace(self.g, slots=1))
+        for name in ("q", "k", "v"):
+            setattr(moved, name, getattr(self, name)[slot : slot + 1])
+        cache = moved.cache([position])
+        return with_threads(self.kernels, 1, lambda: moved.step(cache, [(0, [position])]))[0, 0]
+
+
+@pytest.fixture(params=GEOMETRIES.values(), ids=GEOMETRIES.keys())
+def layer(request: pytest.FixtureRequest, kernels: KernelLibrary, dtype: torch.dtype) -> Layer:
+    return Layer(kernels, dtype, request.param)
+
+
+def some_positions(g: Geometry) -> list[int]:
+    return [p for p in (0, 1, 15, 16, 20, 63, 64, 70, 129, 199, 255, 256, 511, 700, 899) if p < g.ctx_len]
+
+
+@dtypes
+def test_attention_is_softmax_over_the_live_positions(layer: Layer) -> None:
+    positions = some_positions(layer.g)
+    for start in range(0, len(positions), layer.g.slots):
+        slots = positions[start : start + layer.g.slots]
+        lengths = [*slots, *[0] * (layer.g.slots - len(slots))]
+        out = layer.step(layer.cache(lengths), [(slot, [p]) for slot, p in enumerate(slots)])
+        expected = torch.stack([layer.expected(slot, p) for slot, p in enumerate(slots)])
+        torch.testing.assert_close(out[:, 0].double(), expected.to(layer.dtype).double(), **TOLERANCE[layer.dtype])
+
+
+@dtypes
+def test_a_token_has_the_same_bits_in_any_batch_slot_and_thread_count(layer: Layer) -> None:
+    g = layer.g
+    places = [(slot, (37 * slot + g.ctx_len - 1) % g.ctx_len) for slot in range(g.slots)]
+    lengths = [p for _, p in places]
+    solo = {slot: layer.solo(slot, p) for slot, p in places}
+    for batch in (places[:1], places[1:2], places[::-1], places):
+        for threads in (1, 2):
+            out = with_threads(
+                layer.kernels, threads, lambda b=batch: layer.step(layer.cache(lengths), [(s, [p]) for s, p in b])
+            )
+            for row, (slot, _) in enumerate(batch):
+                assert_same_bits(out[row, 0], solo[slot])
+
+
+@dtypes
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "window", "sinks", "several_chunks"])
+def test_prefill_gives_the_same_bits_in_any_chunking(kernels: KernelLibrary, dtype: torch.dtype, geometry: str) -> None:
+    layer = Layer(kernels, dtype, GEOMETRIES[geometry])
+    total = min(layer.g.ctx_len, 300)
+    by_chunk = {}
+    for chunk in (1, 7, 128):
+        for threads in (1, 2):
+            cache = layer.cache([0] * layer.g.slots)
+            parts = []
+            for start in range(0, total, chunk):
+                live = list(range(start, min(start + chunk, total)))
+                row = [(1, live + [-1] * (chunk - len(live)))]
+                parts.append(with_threads(kernels, threads, lambda r=row, c=cache: layer.step(c, r))[0, : len(live)])
+            by_chunk[chunk, threads] = torch.cat(parts)
+    reference = by_chunk[1, 1]
+    for out in by_chunk.values():
+        assert_same_bits(out, reference)
+    for position in (0, 17, total - 1):
+        expected = layer.expected(1, position)
+        torch.testing.assert_close(reference[position].double(), expected.to(dtype).double(), **TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_the_new_positions_of_live_tokens_are_written(
+    kernels: KernelLibrary, dtype: torch.dtype, threads: int
+) -> None:
+    layer = Layer(kernels, dtype, Geometry(head_dim=19, value_dim=21))
+    cache = layer.cache([9, 50, 64, 131, 200])
+    before = [layer.read(slot) for slot in cache]
+    raw_before = cache.clone()
+    rows = [(3, [131, 132, -1, -1]), (1, [50, 51, 52, 53]), (0, [-1, -1, -1, -1])]
+    out = with_threads(kernels, threads, lambda: layer.step(cache, rows))
+    for slot, (k_before, v_before) in enumerate(before):
+        k, v = k_before, v_before
+        for position in {p for row_slot, ps in rows if row_slot == slot for p in ps if p >= 0}:
+            k[:, position], v[:, position] = layer.k[slot, :, position], layer.v[slot, :, position]
+        k_after, v_after = layer.read(cache[slot])
+        assert_same_bits(k_after, k)
+        assert_same_bits(v_after, v)
+    for slot in (0, 2, 4):
+        assert_same_bits(cache[slot], raw_before[slot])
+    first_layer = slice(0, layer.offsets.keys)
+    assert_same_bits(cache[:, first_layer], raw_before[:, first_layer])
+    assert not out[0, 2:].any() and not out[2].any()  # padding rows are exactly zero
+
+
+@dtypes
+def test_drafted_tokens_have_the_bits_of_single_steps(kernels: KernelLibrary, dtype: torch.dtype) -> None:
+    layer = Layer(kernels, dtype, Geometry(heads=9, kv_heads=3))
+    lengths = [60, 0, 125, 3, 190]
+    rows = [(slot, list(range(length, length + 8))) for slot, length in enumerate(lengths)]
+    for threads in (1, 2):
+        out = with_threads(kernels, threads, lambda: layer.step(layer.cache(lengths), rows))
+        for row, (slot, positions) in enumerate(rows):
+            for column in (0, 3, 7):
+                assert_same_bits(out[row, column], layer.solo(slot, positions[column]))
+
+
+@dtypes
+def test_a_batch_of_no_live_rows_is_legal(kernels: KernelLibrary, dtype: torch.dtype) -> None:
+    layer = Layer(kernels, dtype, Geometry())
+    cache = layer.cache([5] * 5)
+    before = cache.clone()
+    assert not layer.step(cache, [(0, [-1]), (1, [-1])]).any()
+    assert_same_bits(cache, before)
+
+
+@dtypes
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "short_ctx"])
+def test_reading_a_slot_gives_back_what_was_written(dtype: torch.dtype, geometry: str) -> None:
+    g = GEOMETRIES[geometry]
+    layout = two_layers(g, dtype)
+    slot = torch.zeros(layout.slot_elements, dtype=dtype)
+    written = [
+        (
+            seeded(g.kv_heads, g.ctx_len, g.head_dim, dtype=dtype, seed=i),
+            seeded(g.kv_heads, g.ctx_len, g.value_dim, dtype=dtype, seed=9 + i),
+        )
+        for i in range(2)
+    ]
+    for at, (k, v) in zip(layout.offsets, written, strict=True):
+        pack_keys(slot, at.keys, k)
+        pack_values(slot, at.values, v)
+    for at, (k, v) in zip(layout.offsets, written, strict=True):
+        assert_same_bits(unpack_keys(slot, at.keys, g.kv_heads, g.head_dim, g.ctx_len), k)
+        assert_same_bits(unpack_values(slot, at.values, g.kv_heads, g.value_dim, g.ctx_len), v)
