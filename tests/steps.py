@@ -24,9 +24,7 @@ def empty_step(row: Specialization, table: SpecializationTable) -> Inputs:
     return inputs
 
 
-def prefill_inputs(
-    table: SpecializationTable, tokens: Sequence[int], slot: int, start: int = 0
-) -> Inputs:
+def prefill_inputs(table: SpecializationTable, tokens: Sequence[int], slot: int, start: int = 0) -> Inputs:
     """One chunk of a prompt, right padded."""
     row = table.choose_prefill(start + len(tokens) - 1)
     inputs = empty_step(row, table)

@@ -131,6 +131,61 @@ def test_linear_ignores_a_neighbour_that_is_not_a_number(kernels: KernelLibrary,
     assert_same_bits(dirty[keep], clean[keep])
 
 
+# ------------------------------------------------------------------------------------------------ packed_expert_linear
+
+EXPERTS = 5
+
+
+def expert_weights(n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights [E, N, K], the same packed, biases [E, N]."""
+    weight = seeded(EXPERTS, n, k, seed=1).to(dtype) / k**0.5
+    return weight, torch.stack([pack_linear(expert) for expert in weight]), seeded(EXPERTS, n, seed=2)
+
+
+@dtypes
+@pytest.mark.parametrize(("rows", "n", "k"), [(0, 32, 16), (1, 1, 1), (9, 33, 7), (64, 200, 129)])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+def test_each_row_is_multiplied_with_its_own_expert(
+    kernels: KernelLibrary, dtype: torch.dtype, rows: int, n: int, k: int, with_bias: bool
+) -> None:
+    weight, packed, all_biases = expert_weights(n, k, dtype)
+    bias = all_biases if with_bias else None
+    x, expert = seeded(rows, k, dtype=dtype), torch.arange(rows) * 7 % EXPERTS
+    y = kernels.packed_expert_linear(x, packed, bias, expert, n)
+    expected = torch.einsum("rk,rnk->rn", x.double(), weight[expert].double())
+    expected = expected if bias is None else expected + bias[expert]
+    torch.testing.assert_close(y.double(), expected.to(dtype).double(), **TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("k", [64, 61])
+def test_an_expert_gives_the_bits_of_packed_linear_in_any_company(
+    kernels: KernelLibrary, dtype: torch.dtype, k: int
+) -> None:
+    n, rows = 72, 90
+    _, packed, bias = expert_weights(n, k, dtype)
+    x = seeded(rows, k, dtype=dtype)
+    solo = torch.stack([kernels.packed_linear(x, packed[e], bias[e], n) for e in range(EXPERTS)])
+    for seed in range(4):
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        expert = torch.randint(0, EXPERTS - 1, (rows,), generator=torch.Generator().manual_seed(seed))
+        for count in (1, 2, 13, rows):
+            for threads in (1, 2):
+                pick, chosen = order[:count], expert[:count]
+                y = with_threads(
+                    kernels,
+                    threads,
+                    lambda p=pick, c=chosen: kernels.packed_expert_linear(x[p], packed, bias, c, n),
+                )
+                assert_same_bits(y, solo[chosen, pick])
+
+
+def test_an_expert_that_does_not_exist_is_refused(kernels: KernelLibrary) -> None:
+    _, packed, bias = expert_weights(8, 8, torch.float32)
+    with pytest.raises(ValueError, match="expert_index"):
+        kernels.packed_expert_linear(torch.zeros(2, 8), packed, bias, torch.tensor([0, EXPERTS]), 8)
+
+
 # ------------------------------------------------------------------------------------------------------ slot_attention
 
 

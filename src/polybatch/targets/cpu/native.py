@@ -1,7 +1,7 @@
 """The native kernels: building the shared library, and calling it on torch tensors.
 
-Generated graph code calls the kernels through AOTInductor's C shims (``C_SHIMS``); ``KernelLibrary`` calls the same
-functions through ctypes, for tests and for the runtime's thread setting.
+Generated graph code calls the kernels through AOTInductor's C shims (``kernels/*_shims.cpp``); ``KernelLibrary`` calls
+the same functions through ctypes, for tests and for the runtime's thread setting.
 """
 
 from __future__ import annotations
@@ -24,29 +24,6 @@ from polybatch.targets.cpu.isa import Isa
 from polybatch.targets.cpu.packing import elements_per_group, packed_linear_shape
 
 KERNEL_DIR = Path(__file__).with_name("kernels")
-
-SCHEMAS = {
-    "packed_linear": "(Tensor x, Tensor weight, Tensor? bias, int out_features) -> Tensor",
-    "slot_attention": (
-        "(Tensor q, Tensor k, Tensor v, Tensor(a!) cache, Tensor batch_index, Tensor position_ids, Tensor? sinks, "
-        "int k_offset, int v_offset, int ctx_len, float scale, int window, float softcap) -> Tensor"
-    ),
-}
-"""Operator schemas, in namespace ``polybatch``."""
-
-C_SHIMS = {
-    "packed_linear": (
-        "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, AtenTensorHandle weight, "
-        "AtenTensorHandle* bias, int64_t out_features, AtenTensorHandle* ret0)"
-    ),
-    "slot_attention": (
-        "AOTITorchError aoti_torch_cpu_slot_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, "
-        "AtenTensorHandle cache, AtenTensorHandle batch_index, AtenTensorHandle position_ids, "
-        "AtenTensorHandle* sinks, int64_t k_offset, int64_t v_offset, int64_t ctx_len, double scale, int64_t window, "
-        "double softcap, AtenTensorHandle* ret0)"
-    ),
-}
-"""Declarations for ``torch._inductor.config.aot_inductor.custom_ops_to_c_shims``."""
 
 # No contraction: a fused multiply-add happens where the source says so and nowhere else.
 _COMPILE_FLAGS = (
@@ -196,6 +173,12 @@ class _LinearCall(ctypes.Structure):
     ]
 
 
+class _ExpertLinearCall(ctypes.Structure):
+    """``PolybatchExpertLinear`` of kernels/api.h."""
+
+    _fields_ = [("linear", _LinearCall), ("expert_index", _pointer), ("experts", _int64)]
+
+
 class _SlotAttentionCall(ctypes.Structure):
     """``PolybatchSlotAttention`` of kernels/api.h."""
 
@@ -230,6 +213,13 @@ class _SlotAttentionCall(ctypes.Structure):
     ]
 
 
+_CALLS: dict[str, type[ctypes.Structure]] = {
+    "packed_linear": _LinearCall,
+    "packed_expert_linear": _ExpertLinearCall,
+    "slot_attention": _SlotAttentionCall,
+}
+
+
 class KernelLibrary:
     """A built kernel library, loaded with its symbols kept to itself.
 
@@ -241,7 +231,7 @@ class KernelLibrary:
         # Through a real path with a slash, so that the loader never searches for another file of the same name.
         self._library = ctypes.CDLL(str(self.path.resolve()), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self._library.polybatch_isa.restype = ctypes.c_char_p
-        for name, call in (("packed_linear", _LinearCall), ("slot_attention", _SlotAttentionCall)):
+        for name, call in _CALLS.items():
             function = getattr(self._library, f"polybatch_{name}")
             function.argtypes, function.restype = [ctypes.POINTER(call)], None
 
@@ -257,28 +247,23 @@ class KernelLibrary:
 
     def packed_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
         """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype."""
-        in_features = x.shape[-1]
-        expected = packed_linear_shape(out_features, in_features, weight.dtype)
-        if x.dtype != weight.dtype or tuple(weight.shape) != expected:
-            raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
-        if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (out_features,)):
-            raise ValueError(f"the bias must be float32 [{out_features}], not {bias.dtype} {list(bias.shape)}")
-        rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
-        rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
-        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-        y = x.new_empty(*x.shape[:-1], out_features)
-        call = _LinearCall(
-            _ELEMENTS[x.dtype],
-            rows.shape[0],
-            in_features,
-            out_features,
-            rows.data_ptr(),
-            rows.stride(0),
-            weight.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            y.data_ptr(),
-        )
+        call, y, _kept = _linear_call(x, weight, bias, out_features, ())
         self._library.polybatch_packed_linear(ctypes.byref(call))
+        return y
+
+    def packed_expert_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor, out_features: int
+    ) -> Tensor:
+        """Row i of x [rows, K] times expert ``expert_index[i]`` of stacked packed weights [E, ...]; bias [E, N]."""
+        experts = weight.shape[0]
+        if x.dim() != 2 or expert_index.dtype != torch.int64 or tuple(expert_index.shape) != (x.shape[0],):
+            raise ValueError(f"x {list(x.shape)} and expert_index {list(expert_index.shape)} do not fit together")
+        if ((expert_index < 0) | (expert_index >= experts)).any():
+            raise ValueError(f"expert_index must be in 0..{experts - 1}")
+        linear, y, _kept = _linear_call(x, weight, bias, out_features, (experts,))
+        expert_index = expert_index.contiguous()
+        call = _ExpertLinearCall(linear, expert_index.data_ptr(), experts)
+        self._library.polybatch_packed_expert_linear(ctypes.byref(call))
         return y
 
     def slot_attention(
@@ -335,3 +320,31 @@ class KernelLibrary:
         )  # fmt: skip
         self._library.polybatch_slot_attention(ctypes.byref(call))
         return out
+
+
+def _linear_call(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, stack: tuple[int, ...]
+) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
+    """A linear's arguments, its result and the tensors to keep alive; weight and bias have leading sizes ``stack``."""
+    in_features = x.shape[-1]
+    expected = (*stack, *packed_linear_shape(out_features, in_features, weight.dtype))
+    if x.dtype != weight.dtype or tuple(weight.shape) != expected:
+        raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
+    if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (*stack, out_features)):
+        raise ValueError(f"the bias must be float32 {[*stack, out_features]}, not {bias.dtype} {list(bias.shape)}")
+    rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
+    rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
+    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+    y = x.new_empty(*x.shape[:-1], out_features)
+    call = _LinearCall(
+        _ELEMENTS[x.dtype],
+        rows.shape[0],
+        in_features,
+        out_features,
+        rows.data_ptr(),
+        rows.stride(0),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+    )
+    return call, y, (rows, weight, bias)

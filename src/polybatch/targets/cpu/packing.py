@@ -1,6 +1,6 @@
 """The memory layouts that the native kernels read; the same for every instruction set.
 
-``kernels/linear.cpp`` and ``kernels/cache_layout.h`` hold the C++ side.
+``kernels/linear_panels.h`` and ``kernels/cache_layout.h`` hold the C++ side.
 """
 
 from __future__ import annotations

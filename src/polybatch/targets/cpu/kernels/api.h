@@ -1,4 +1,4 @@
-// The kernels as plain C: raw pointers, sizes and strides. native.py mirrors these structs; shims.cpp fills them from
+// The kernels as plain C: raw pointers, sizes and strides. native.py mirrors these structs; the *_shims.cpp fill them from
 // tensors. Strides are in elements. Everything is validated by the caller; the functions themselves cannot fail.
 #pragma once
 
@@ -16,9 +16,17 @@ struct PolybatchLinear {
   int64_t rows, in_features, out_features;
   const void* x;
   int64_t x_row_stride;
-  const void* weight;  // packed, see linear.cpp
+  const void* weight;  // packed, see linear_panels.h
   const float* bias;   // [out_features] or null
   void* y;
+};
+
+// Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other, linear.bias
+// [experts, out_features]. See expert_linear.cpp.
+struct PolybatchExpertLinear {
+  struct PolybatchLinear linear;
+  const int64_t* expert_index;  // [rows], each in 0 .. experts - 1
+  int64_t experts;
 };
 
 // See attention.cpp. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous.
@@ -46,6 +54,7 @@ struct PolybatchSlotAttention {
 #define POLYBATCH_EXPORT __attribute__((visibility("default")))
 
 POLYBATCH_EXPORT void polybatch_packed_linear(const struct PolybatchLinear* call);
+POLYBATCH_EXPORT void polybatch_packed_expert_linear(const struct PolybatchExpertLinear* call);
 POLYBATCH_EXPORT void polybatch_slot_attention(const struct PolybatchSlotAttention* call);
 // Threads of the next kernels (and of torch's OpenMP code) on the calling thread. Returns the previous count.
 POLYBATCH_EXPORT int polybatch_set_num_threads(int threads);

@@ -379,15 +379,11 @@ void SlotAttention<Dot>::run() {
 
   const auto work_on = [&](int thread, int team) {
     static thread_local Workspace work;
-    const auto meet = [team] {
-      if (team == 1) return;  // perhaps inside someone else's parallel region
-#pragma omp barrier
-    };
     if (!whole) {
       const Range mine = share_of(tokens, thread, team);
       for (int64_t i = mine.begin; i < mine.end; ++i)
         write_token(i / call_.tokens / call_.kv_heads, i / call_.tokens % call_.kv_heads, i % call_.tokens);
-      meet();
+      meet(team);
     }
     const Range mine = share_of_cost(items, thread, team);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
@@ -412,7 +408,7 @@ void SlotAttention<Dot>::run() {
       finish(item, view, state);
     }
     if (partial_states == 0) return;
-    meet();
+    meet(team);
     // The first chunk of each split item collects the others, left to right.
     int64_t turn = 0;
     for (size_t i = 0; i < items.size();) {

@@ -25,6 +25,12 @@ inline int threads_for(int64_t items, int64_t work) {
   return static_cast<int>(items < threads ? items : threads);
 }
 
+// Waits for the rest of the team. A team of one may be inside someone else's parallel region and must not wait there.
+inline void meet(int team) {
+  if (team == 1) return;
+#pragma omp barrier
+}
+
 // Memory that a thread keeps between calls; contents are undefined after `get`.
 class Scratch {
  public:
