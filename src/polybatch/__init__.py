@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polybatch.compiler.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from polybatch.engine import Completion as Completion
     from polybatch.engine import Delta as Delta
     from polybatch.engine import Engine as Engine
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from polybatch.errors import StepInputError as StepInputError
     from polybatch.errors import UnsupportedModelError as UnsupportedModelError
     from polybatch.errors import VerificationError as VerificationError
-    from polybatch.models.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from polybatch.program import Program as Program
     from polybatch.session import InferenceSession as InferenceSession
     from polybatch.specialization import Specialization as Specialization
@@ -48,7 +48,7 @@ _ERRORS = (
     "VerificationError",
 )
 _HOMES = {
-    "AutoModelForCausalLM": "polybatch.models.auto",
+    "AutoModelForCausalLM": "polybatch.compiler.auto",
     "Completion": "polybatch.engine",
     "Delta": "polybatch.engine",
     "Engine": "polybatch.engine",

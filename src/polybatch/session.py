@@ -14,7 +14,7 @@ from polybatch.specialization import Specialization, SpecializationTable
 
 if TYPE_CHECKING:
     from polybatch.program import Program
-    from polybatch.targets.base.runner import SlotKV, StepRunner
+    from polybatch.targets.base import SlotKV, StepRunner
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -23,8 +23,8 @@ def open_session(program: Program, threads: int | None = None) -> InferenceSessi
     """A session of ``program`` with an empty cache; ProgramError when its files cannot be used."""
     import torch
 
+    from polybatch.kv_layout import CacheSpec, LayerKV
     from polybatch.targets import get_target
-    from polybatch.targets.base.kv_layout import CacheSpec, LayerKV
 
     manifest = program.manifest
     layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
@@ -133,7 +133,9 @@ class InferenceSession:
         readable = self._smallest_readable(candidates, inputs["position_ids"])
         if readable is not None:
             return readable
-        allowed = "; ".join(f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes, strict=True))
+        allowed = "; ".join(
+            f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes, strict=True)
+        )
         raise NoMatchingSpecializationError(
             f"no specialization has the shapes {shapes}; compiled: {allowed}. "
             "Pad the inputs to one of these or recompile with the shape that is missing"

@@ -10,7 +10,8 @@ import pytest
 from tiny_program import write_program
 
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompatibleError, ProgramVersionError
-from polybatch.program import Program, map_safetensors
+from polybatch.program import Program
+from polybatch.weights import map_safetensors
 
 
 def edit_manifest(directory: Path, **changes: object) -> None:

@@ -12,9 +12,10 @@ import torch
 from tiny_program import make_manifest, write_program
 
 from polybatch.errors import ProgramError
-from polybatch.program import Program, ProgramWriter, files, map_safetensors, writer
+from polybatch.program import Program, ProgramWriter, files, writer
 from polybatch.program.sibling import new_sibling
 from polybatch.specialization import to_qaic_specializations
+from polybatch.weights import map_safetensors
 
 
 def weight(directory: Path) -> float:

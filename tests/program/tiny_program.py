@@ -15,9 +15,9 @@ from polybatch.program import (
     ProgramWriter,
     describe_io,
     describe_rows,
-    write_safetensors,
 )
 from polybatch.specialization import build_table
+from polybatch.weights import write_safetensors
 
 
 def make_manifest(**changes: object) -> Manifest:

@@ -99,7 +99,7 @@ def test_every_slot(program: Program, tokens: list[int]) -> None:
     """The sequence in all slots at once, token by token, against a prefill in one slot of another session."""
     with program.session(threads=1) as alone, program.session(threads=2) as everywhere:
         for position, token in enumerate(tokens[:CROWD_TOKENS]):
-            rows = decode(everywhere, program.table, {slot: (token, position) for slot in range(SLOTS)})
+            rows = decode(everywhere, program.table, dict.fromkeys(range(SLOTS), (token, position)))
         expected = prefill(alone, program.table, tokens[:CROWD_TOKENS], slot=3)
     assert all(np.array_equal(logits, expected) for logits in rows.values())
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polybatch.errors import CompilerError
-from polybatch.targets.base.kv_layout import KVLayout, LayerKV
+from polybatch.kv_layout import KVLayout, LayerKV
 from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
 from polybatch.targets.cpu.packing import (

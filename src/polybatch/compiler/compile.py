@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from polybatch.compiler.verification import Verification, verify_logits
 from polybatch.errors import UnsupportedModelError
+from polybatch.kv_layout import CacheSpec
 from polybatch.models.guard import check_supported
 from polybatch.models.loading import LoadedModel
-from polybatch.models.verification import Verification, verify_logits
 from polybatch.program import (
     Batching,
     CreatedBy,
@@ -31,8 +32,7 @@ from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
 from polybatch.specialization import SpecializationTable
 from polybatch.targets import get_target
-from polybatch.targets.base.kv_layout import CacheSpec
-from polybatch.targets.base.runner import BuildRequest, BuildResult, Progress, Target
+from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
 
 @dataclass(frozen=True)

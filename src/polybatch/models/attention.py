@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from polybatch import ops  # noqa: F401  registers the operators
-from polybatch.targets.base.kv_layout import KVLayout
+from polybatch.kv_layout import KVLayout
 
 IMPLEMENTATION = "polybatch"
 """The name under which the function is registered with transformers."""

@@ -9,9 +9,9 @@ from torch import fx
 from torch.export import Dim
 from transformers import PreTrainedModel
 
+from polybatch.kv_layout import KVLayout
 from polybatch.models.guard import routed
 from polybatch.models.step import StepModule
-from polybatch.targets.base.kv_layout import KVLayout
 
 # Upper bounds of the symbolic sizes; they only bound what the graph may assume, nothing is sized by them.
 _MAX_ROWS = 1 << 16

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from polybatch.errors import UnsupportedModelError
+from polybatch.kv_layout import LayerKV
 from polybatch.models import attention, experts
-from polybatch.targets.base.kv_layout import LayerKV
 
 _PROBE = "polybatch_probe"
 _PROBE_TOKENS = 3

@@ -138,14 +138,15 @@ def model_from_state(folder: Path, state: dict[str, torch.Tensor]) -> PreTrained
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silence transformers' load reports: what matters in them is raised as an error."""
-    level = hf_logging.get_verbosity()
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity(logging.ERROR)
     hf_logging.disable_progress_bar()
     try:
         yield
     finally:
         hf_logging.set_verbosity(level)
-        hf_logging.enable_progress_bar()
+        if bars:
+            hf_logging.enable_progress_bar()
 
 
 def _first_line(error: BaseException) -> str:

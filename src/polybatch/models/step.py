@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from polybatch.kv_layout import KVLayout
 from polybatch.models.attention import StepContext, step_context
-from polybatch.targets.base.kv_layout import KVLayout
 
 
 class StepModule(nn.Module):

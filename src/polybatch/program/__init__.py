@@ -1,4 +1,4 @@
-"""A program on disk: its manifest, the atomic writer, the memory-mapped weights and the loader."""
+"""A program on disk: its manifest, the atomic writer and the loader."""
 
 from polybatch.program.manifest import (
     SCHEMA_VERSION,
@@ -17,7 +17,6 @@ from polybatch.program.manifest import (
     read_manifest,
 )
 from polybatch.program.program import Program
-from polybatch.program.weights import map_safetensors, write_safetensors
 from polybatch.program.writer import ProgramWriter
 
 __all__ = [
@@ -36,7 +35,5 @@ __all__ = [
     "Verification",
     "describe_io",
     "describe_rows",
-    "map_safetensors",
     "read_manifest",
-    "write_safetensors",
 ]

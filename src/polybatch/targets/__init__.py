@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polybatch.targets.base.runner import Target
+    from polybatch.targets.base import Target
 
 _TARGETS = {"cpu": "polybatch.targets.cpu.target", "eager": "polybatch.targets.eager.target"}
 

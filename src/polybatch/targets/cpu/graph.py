@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from polybatch.errors import CompilerError
 from polybatch.targets.cpu.isa import Isa
+from polybatch.targets.cpu.vector_isa import only_vectors_of
 
 # The C functions of kernels.so that generated code calls directly (see kernels/shims.cpp).
 _C_SHIMS = {
@@ -40,7 +41,7 @@ def compile_graph(
         shutil.copyfile(kernels, work / soname)
         options = _options(isa, work, soname)
         try:
-            with _library_path(work), warnings.catch_warnings():
+            with _library_path(work), only_vectors_of(isa), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own deprecations
                 built = torch._inductor.aot_compile(graph, inputs, options=options)
         except Exception as error:

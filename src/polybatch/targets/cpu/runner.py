@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from polybatch.errors import ProgramCorruptError, ProgramError
-from polybatch.program.weights import PAGE_BYTES, map_safetensors
-from polybatch.targets.base.kv_layout import CacheSpec, KVLayout, LayerKV
-from polybatch.targets.base.runner import Float32Array, Int64Array, SlotKV
+from polybatch.kv_layout import CacheSpec, KVLayout, LayerKV
+from polybatch.targets.base import Float32Array, Int64Array, SlotKV
 from polybatch.targets.cpu.native import KernelLibrary
 from polybatch.targets.cpu.packing import kv_head_elements, unpack_keys, unpack_values
+from polybatch.weights import PAGE_BYTES, map_safetensors
 
 GRAPH = "graph.so"
 KERNELS = "kernels.so"

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polybatch.compiler.passes import is_batch_invariant, pack_weights
+from polybatch.errors import CompilerError
+from polybatch.kv_layout import CacheSpec
 from polybatch.models.export import export_step
-from polybatch.program.weights import write_safetensors
-from polybatch.targets.base.kv_layout import CacheSpec
-from polybatch.targets.base.runner import BuildRequest, BuildResult
+from polybatch.targets.base import BuildRequest, BuildResult
 from polybatch.targets.cpu.graph import compile_graph
-from polybatch.targets.cpu.isa import resolve_isa
+from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
 from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
 from polybatch.targets.cpu.packing import pack_linear
+from polybatch.targets.cpu.passes import is_batch_invariant, pack_weights
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, CpuRunner, cache_layout, open_graph
+from polybatch.weights import write_safetensors
 
 
 class CpuTarget:
     """Needs a C++ compiler to build; none to run."""
 
     def build(self, request: BuildRequest, folder: Path) -> BuildResult:
-        isa = resolve_isa(request.isa)
+        isa = _isa_of_this_machine(request.isa)
         request.progress("building kernels")
         build_kernels(isa, folder / KERNELS)
         request.progress("exporting the graph")
@@ -44,6 +45,19 @@ class CpuTarget:
 
     def open(self, folder: Path, cache: CacheSpec, threads: int) -> CpuRunner:
         return CpuRunner(folder, cache, threads)
+
+
+def _isa_of_this_machine(name: str) -> Isa:
+    """Programs are checked where they are compiled, so the machine must be able to run them."""
+    isa = resolve_isa(name)
+    missing = missing_features(isa)
+    if missing:
+        best = available_isas()[0].name
+        raise CompilerError(
+            f"isa={isa.name} needs {', '.join(missing)}, which this machine lacks, so the program could not be checked "
+            f"here; compile on a machine that has it, or with isa={best}"
+        )
+    return isa
 
 
 TARGET = CpuTarget()

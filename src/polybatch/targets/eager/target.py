@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from polybatch.kv_layout import CacheSpec, KVLayout, plain_head_elements
 from polybatch.models import attention, experts
 from polybatch.models.loading import model_from_state
 from polybatch.models.step import StepModule
-from polybatch.program.weights import map_safetensors, write_safetensors
-from polybatch.targets.base.kv_layout import CacheSpec, KVLayout, plain_head_elements
-from polybatch.targets.base.runner import BuildRequest, BuildResult, Float32Array, Int64Array, SlotKV
+from polybatch.targets.base import BuildRequest, BuildResult, Float32Array, Int64Array, SlotKV
+from polybatch.weights import map_safetensors, write_safetensors
 
 WEIGHTS = "weights.safetensors"
 

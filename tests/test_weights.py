@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from polybatch.errors import ProgramCorruptError
-from polybatch.program import map_safetensors, write_safetensors
+from polybatch.weights import map_safetensors, write_safetensors
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polybatch.specialization import build_table
-from polybatch.targets.base.runner import Progress
+from polybatch.targets.base import Progress
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polybatch.targets.base.kv_layout import CacheSpec
+from polybatch.kv_layout import CacheSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

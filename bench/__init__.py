@@ -1,0 +1,1 @@
+"""Experiments and comparisons; not part of the package."""

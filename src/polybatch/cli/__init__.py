@@ -1,0 +1,8 @@
+"""The ``polybatch`` command: compile, inspect, generate, chat.
+
+Nothing here imports torch or transformers until a command needs them, so that ``polybatch --help`` is quick.
+"""
+
+from polybatch.cli.app import app, main
+
+__all__ = ["app", "main"]
