@@ -53,6 +53,7 @@ class AutoModelForCausalLM:
         comp_ctx_lengths_decode: Sequence[int] | None = None,
         target: str = "cpu",
         isa: str = "native",
+        profile: bool = True,
         progress: Progress = _silent,
     ) -> Program:
         """Compile into one program over one KV cache of ``full_batch_size`` slots of ``ctx_len`` positions.
@@ -60,8 +61,8 @@ class AutoModelForCausalLM:
         ``batch_size`` lists the decode batch sizes, ``num_speculative_tokens`` the drafted tokens per step and
         ``comp_ctx_lengths_*`` the attention lengths (:func:`polybatch.specialization.build_table` has the rules).
         ``output_dir`` defaults to ``<model>.poly`` in the current directory; a program that is there is replaced.
-        ``isa`` is ``native``, ``avx512_bf16``, ``avx512``, ``avx2`` or ``portable`` (target cpu). ``progress`` is
-        called with the name of each stage.
+        ``isa`` is ``native``, ``avx512_bf16``, ``avx512``, ``avx2`` or ``portable`` (target cpu). ``profile`` measures
+        the step times that the engine chooses by (a few seconds). ``progress`` is called with each stage's name.
 
         Raises SpecializationError or TypeError (before any work), UnsupportedModelError, CompilerError,
         VerificationError and ProgramError; an older program is then as it was.
@@ -79,4 +80,4 @@ class AutoModelForCausalLM:
         from polybatch.compiler.compile import CompileOptions, compile_model, default_output_dir
 
         path = default_output_dir(self._loaded.source) if output_dir is None else Path(output_dir)
-        return compile_model(self._loaded, table, CompileOptions(path, target, isa, progress))
+        return compile_model(self._loaded, table, CompileOptions(path, target, isa, profile, progress))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from polybatch.compiler.profiling import profile_steps
 from polybatch.compiler.verification import Verification, verify_logits
 from polybatch.errors import UnsupportedModelError
 from polybatch.kv_layout import CacheSpec
@@ -30,7 +31,7 @@ from polybatch.program import (
 )
 from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
-from polybatch.specialization import SpecializationTable
+from polybatch.specialization import Specialization, SpecializationTable
 from polybatch.targets import get_target
 from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
@@ -42,6 +43,7 @@ class CompileOptions:
     output_dir: Path
     target: str
     isa: str
+    profile: bool
     progress: Progress
 
 
@@ -66,9 +68,8 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
         request = BuildRequest(loaded.model, cache, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
-        options.progress("checking logits against the model")
-        verification = _verify(target, writer.path, loaded, cache, table)
-        writer.commit(_manifest(loaded, table, options, cache, result, verification))
+        verification, step_ms = _check(target, writer.path, loaded, cache, table, options)
+        writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return Program.load(options.output_dir)
 
 
@@ -90,12 +91,23 @@ def _write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     loaded.generation_config.save_pretrained(folder)
 
 
-def _verify(
-    target: Target, folder: Path, loaded: LoadedModel, cache: CacheSpec, table: SpecializationTable
-) -> Verification:
+def _check(
+    target: Target,
+    folder: Path,
+    loaded: LoadedModel,
+    cache: CacheSpec,
+    table: SpecializationTable,
+    options: CompileOptions,
+) -> tuple[Verification, dict[Specialization, float]]:
+    """Run the program that has just been built: its logits against the model's, then its step times."""
+    options.progress("checking logits against the model")
     runner = target.open(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
-        return verify_logits(session, table, loaded.model)
+        verification = verify_logits(session, table, loaded.model)
+        if not options.profile:
+            return verification, {}
+        options.progress("measuring step times")
+        return verification, profile_steps(session, table)
 
 
 def _vocab_size(loaded: LoadedModel) -> int:
@@ -109,6 +121,7 @@ def _manifest(
     cache: CacheSpec,
     result: BuildResult,
     verification: Verification,
+    step_ms: dict[Specialization, float],
 ) -> Manifest:
     vocab_size = _vocab_size(loaded)
     inputs, outputs = describe_io(table, vocab_size)
@@ -134,7 +147,7 @@ def _manifest(
         inputs=inputs,
         outputs=outputs,
         batching=Batching.from_config(table.config),
-        specializations=describe_rows(table),
+        specializations=describe_rows(table, step_ms),
         batch_invariant=result.batch_invariant,
         kv_cache=KvCache(
             layers=tuple(

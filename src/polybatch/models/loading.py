@@ -48,7 +48,7 @@ def load_model(path: str | Path, dtype: str | torch.dtype | None = None, gguf_fi
         config = _load_config(source, gguf_file)
         _check_causal(config)
         resolved = wanted or (torch.bfloat16 if config.dtype == torch.bfloat16 and not gguf_file else torch.float32)
-        model = _load_weights(source, resolved, gguf_file)
+        model = _load_weights(source, config, resolved, gguf_file)
         tokenizer = _load_tokenizer(source, gguf_file)
     generation = model.generation_config or GenerationConfig.from_model_config(config)
     if generation.eos_token_id is None and tokenizer is not None:
@@ -95,10 +95,10 @@ def _check_causal(config: Any) -> None:
         )
 
 
-def _load_weights(source: str, dtype: torch.dtype, gguf_file: str | None) -> PreTrainedModel:
+def _load_weights(source: str, config: Any, dtype: torch.dtype, gguf_file: str | None) -> PreTrainedModel:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, gguf_file=gguf_file, output_loading_info=True
+            source, config=config, dtype=dtype, gguf_file=gguf_file, output_loading_info=True
         )
     except ImportError as error:
         raise ModelLoadError(f"reading {source} needs more packages: {_first_line(error)}") from error
