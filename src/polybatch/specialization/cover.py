@@ -6,14 +6,30 @@ Cost = tuple[float, int, int]
 """(milliseconds or 0, steps, padding rows), compared in that order."""
 
 
+_MARGIN = 0.9
+"""Measured times are noisy: another cover must cost less than this part of the plain one to be chosen."""
+
+
 @lru_cache(maxsize=4096)
 def cheapest_cover(live_rows: int, batch_sizes: tuple[int, ...], step_ms: tuple[float, ...] | None) -> tuple[int, ...]:
-    """The batch sizes to run so that every live row is in one of them, largest first.
+    """The batch sizes (ascending) to run so that every live row is in one of them, largest first.
 
-    ``step_ms[i]`` is the measured time of ``batch_sizes[i]``; None means unknown times, and then the fewest steps
-    win. Ties go to fewer steps, then to fewer padding rows. Dynamic programming over the number of rows.
+    The plain cover has the fewest steps, then the fewest padding rows. ``step_ms[i]`` is the measured time of
+    ``batch_sizes[i]``: a cover that saves a tenth of the plain one's time is taken instead.
     """
-    times = step_ms if step_ms is not None else (0.0,) * len(batch_sizes)
+    plain = _best_cover(live_rows, batch_sizes, (0.0,) * len(batch_sizes))
+    if step_ms is None:
+        return plain
+    # A smaller batch never costs more than a larger one: where it was measured so, that was noise.
+    times = tuple(min(step_ms[i:]) for i in range(len(step_ms)))
+    cheapest = _best_cover(live_rows, batch_sizes, times)
+    ms = dict(zip(batch_sizes, times, strict=True))
+    worth_it = sum(ms[size] for size in cheapest) < _MARGIN * sum(ms[size] for size in plain)
+    return cheapest if worth_it else plain
+
+
+def _best_cover(live_rows: int, batch_sizes: tuple[int, ...], times: tuple[float, ...]) -> tuple[int, ...]:
+    """Least time, then fewest steps, then fewest padding rows; dynamic programming over the number of rows."""
     best: list[tuple[Cost, tuple[int, ...]]] = [((0.0, 0, 0), ())]
     for rows in range(1, live_rows + 1):
         options = []
