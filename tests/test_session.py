@@ -181,13 +181,27 @@ def test_a_closed_session_says_so(program: Program) -> None:
         session.run(prefill_inputs(program.table, TOKENS[:2], slot=0))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "two"])
-def test_a_thread_count_is_a_positive_int(program: Program, threads: Any) -> None:
-    with pytest.raises(ValueError, match="threads must be an int >= 1"):
+@pytest.mark.parametrize("threads", [0, -1, 100_000, 10**12])
+def test_a_thread_count_fits_the_machine(program: Program, threads: int) -> None:
+    with pytest.raises(ValueError, match="threads must be from 1 to"):
         program.session(threads=threads)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("threads", [1.5, "two", True])
+def test_a_thread_count_is_an_int(program: Program, threads: Any) -> None:
+    with pytest.raises(TypeError, match="threads must be an int"):
+        program.session(threads=threads)
+
+
+def test_a_session_in_a_forked_process_says_so(session: InferenceSession, program: Program) -> None:
+    inputs = prefill_inputs(program.table, TOKENS[:2], slot=0)
+    session._process += 1  # as it looks from the child, without a fork among running threads
+    with pytest.raises(RuntimeError, match="belongs to process"):
+        session.run(inputs)
+    session._process -= 1
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_of_steps_equals_one_prefill(program: Program, data: st.DataObject) -> None:
     """Ragged sequences advanced by random chunks and random batches end with the logits of one plain run."""

@@ -152,6 +152,24 @@ def test_continuous_batching_is_a_bool():
         dynamic_table(continuous_batching=1)
 
 
+@pytest.mark.parametrize("prefill_seq_len", [1, 2])
+def test_a_slot_holds_a_prompt_and_a_new_token(prefill_seq_len):
+    with pytest.raises(SpecializationError, match="ctx_len=1 has no room for a prompt and a new token; pass ctx_len=2"):
+        build_table(batch_size=2, ctx_len=1, prefill_seq_len=prefill_seq_len)
+    assert build_table(batch_size=2, ctx_len=2, prefill_seq_len=2).max_prompt_len == 1
+
+
+@pytest.mark.parametrize("name", ["ctx_len", "prefill_seq_len", "full_batch_size", "batch_size"])
+@pytest.mark.parametrize("size", [2**31, 10**12, pytest.param(10**5000, id="5001 digits")])
+def test_sizes_above_32_bits_are_refused_naming_the_limit(name, size):
+    with pytest.raises(SpecializationError, match=rf"{name} holds .*; values are ints <= 2147483647 \(2\*\*31 - 1\)"):
+        dynamic_table(**{name: size})
+
+
+def test_the_largest_size_is_legal():
+    assert dynamic_table(ctx_len=2**31 - 1, full_batch_size=2**31 - 1).max_prompt_len == 2**31 - 2
+
+
 def test_prefill_seq_len_is_at_most_ctx_len():
     with pytest.raises(SpecializationError, match="prefill_seq_len=65 is larger than ctx_len=64"):
         dynamic_table(prefill_seq_len=65)
@@ -182,6 +200,14 @@ def test_ccl_values_lie_between_1_and_ctx_len(name):
     for wrong in (64, [True], [64.0], "64"):
         with pytest.raises(TypeError, match=name):
             build_table(ctx_len=64, prefill_seq_len=16, **{name: wrong})
+
+
+def test_a_ccl_value_may_be_smaller_than_the_tokens_of_a_step():
+    """A step's live positions lie below its CCL, so such a row runs chunks that are not full."""
+    ccl = {"comp_ctx_lengths_prefill": [4, 16], "comp_ctx_lengths_decode": [2, 64]}
+    table = build_table(ctx_len=64, prefill_seq_len=8, num_speculative_tokens=3, **ccl)
+    assert [table.choose_prefill(last).comp_ctx_length for last in (3, 4)] == [4, 16]
+    assert table.choose_decode(1, 3, 0).comp_ctx_length == 64
 
 
 def test_the_largest_decode_ccl_is_ctx_len():

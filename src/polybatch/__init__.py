@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from polybatch.errors import ProgramError as ProgramError
     from polybatch.errors import ProgramIncompatibleError as ProgramIncompatibleError
     from polybatch.errors import ProgramVersionError as ProgramVersionError
+    from polybatch.errors import RequestFailedError as RequestFailedError
     from polybatch.errors import SpecializationError as SpecializationError
     from polybatch.errors import StepInputError as StepInputError
     from polybatch.errors import UnsupportedModelError as UnsupportedModelError
@@ -42,6 +43,7 @@ _ERRORS = (
     "ProgramError",
     "ProgramIncompatibleError",
     "ProgramVersionError",
+    "RequestFailedError",
     "SpecializationError",
     "StepInputError",
     "UnsupportedModelError",

@@ -10,7 +10,8 @@
     │   │   ├── ProgramVersionError         written by another schema version
     │   │   ├── ProgramCorruptError         a file is missing, truncated or edited
     │   │   └── ProgramIncompatibleError    this machine lacks what the program was compiled for
-    │   └── EngineClosedError               a request reached an engine that has been closed
+    │   ├── EngineClosedError               a request reached an engine that has been closed
+    │   └── RequestFailedError              a step raised while it ran this request; others are not affected
     └── ValueError
         ├── SpecializationError             the asked table breaks a rule
         └── StepInputError                  a step's inputs break the contract
@@ -58,6 +59,10 @@ class ProgramIncompatibleError(ProgramError):
 
 class EngineClosedError(PolybatchError):
     """The engine has been closed and takes no more requests."""
+
+
+class RequestFailedError(PolybatchError):
+    """A request ended with an error, which is this one's ``__cause__``; the engine goes on."""
 
 
 class SpecializationError(ValueError):

@@ -13,7 +13,8 @@ _LIBRARY = torch.library.Library("polybatch", "DEF")
 
 _LIBRARY.define(
     "slot_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) cache, Tensor batch_index, Tensor position_ids, "
-    "Tensor? sinks, int k_offset, int v_offset, int ctx_len, float scale, int window, float softcap) -> Tensor"
+    "Tensor? sinks, int k_offset, int v_offset, int ctx_len, float scale, int window, float softcap, "
+    "Tensor? rope_cos=None, Tensor? rope_sin=None) -> Tensor"
 )
 _LIBRARY.define("packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features) -> Tensor")
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
@@ -36,15 +37,20 @@ def slot_attention(
     scale: float,
     window: int,
     softcap: float,
+    rope_cos: Tensor | None = None,
+    rope_sin: Tensor | None = None,
 ) -> Tensor:
     """Write a step's K/V rows into their slots, then attend over each slot's live positions.
 
     Shapes: ``q`` [b, heads, s, d], ``k`` [b, kv_heads, s, d], ``v`` [b, kv_heads, s, dv], ``cache`` [slots, elements]
     of the same dtype (changed in place), ``batch_index`` int64 [b, 1], ``position_ids`` int64 [b, s] with -1 for
     padding, ``sinks`` float [heads] or None. This layer's keys lie at ``k_offset`` as [kv_heads, ctx_len, d], its
-    values at ``v_offset`` as [kv_heads, ctx_len, dv]. ``window`` 0 and ``softcap`` 0.0 mean none.
+    values at ``v_offset`` as [kv_heads, ctx_len, dv]. ``window`` 0 and ``softcap`` 0.0 mean none. With ``rope_cos``
+    and ``rope_sin``, float32 [b, s, d], q and k are rotated first: x * cos + (-x[d/2:], x[:d/2]) * sin.
     Returns [b, s, heads, dv]; padding rows are zero. Arithmetic is float32.
     """
+    if rope_cos is not None and rope_sin is not None:
+        q, k = _rotate(q, rope_cos, rope_sin), _rotate(k, rope_cos, rope_sin)
     batch, heads, steps, _ = q.shape
     out = q.new_zeros(batch, steps, heads, v.shape[-1])
     for row in range(batch):
@@ -62,6 +68,13 @@ def slot_attention(
         attended = _attend(q[row][:, live], keys[:, :end], values[:, :end], at, sinks, scale, window, softcap)
         out[row, live] = attended.transpose(0, 1).to(out.dtype)
     return out
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of x [b, heads, s, d] in float32, rounded to x's dtype."""
+    first, second = x.float().chunk(2, dim=-1)
+    rotated = x.float() * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
+    return rotated.to(x.dtype)
 
 
 def _head_view(slot: Tensor, offset: int, heads: int, ctx_len: int, dim: int) -> Tensor:
@@ -107,7 +120,21 @@ _LIBRARY.impl("expert_linear", expert_linear, "CPU")
 
 @torch.library.register_fake("polybatch::slot_attention", lib=_LIBRARY)
 def _slot_attention_shape(  # type: ignore[no-untyped-def]
-    q, k, v, cache, batch_index, position_ids, sinks, k_offset, v_offset, ctx_len, scale, window, softcap
+    q,
+    k,
+    v,
+    cache,
+    batch_index,
+    position_ids,
+    sinks,
+    k_offset,
+    v_offset,
+    ctx_len,
+    scale,
+    window,
+    softcap,
+    rope_cos=None,
+    rope_sin=None,
 ):
     return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3]))
 
@@ -125,3 +152,11 @@ def _expert_linear_shape(x, weight, bias, expert_index):  # type: ignore[no-unty
 @torch.library.register_fake("polybatch::packed_expert_linear", lib=_LIBRARY)
 def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  # type: ignore[no-untyped-def]
     return x.new_empty((x.shape[0], out_features))
+
+
+NATIVE_OPS = (
+    torch.ops.polybatch.slot_attention.default,
+    torch.ops.polybatch.packed_linear.default,
+    torch.ops.polybatch.packed_expert_linear.default,
+)
+"""The operators that ``targets/cpu/kernels`` implement; each takes tensors, ints and floats and gives one tensor."""

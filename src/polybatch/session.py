@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from polybatch.program import Program
     from polybatch.targets.base import SlotKV, StepRunner
 
+_THREADS_PER_CORE = 4
+"""More than this many threads per core only wait for each other."""
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -28,12 +33,20 @@ def open_session(program: Program, threads: int | None = None) -> InferenceSessi
 
     manifest = program.manifest
     layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
-    count = torch.get_num_threads() if threads is None else threads
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"threads must be an int >= 1, not {threads!r}")
+    count = torch.get_num_threads() if threads is None else _thread_count(threads)
     cache = CacheSpec(layers, manifest.model.dtype, program.ctx_len, program.full_batch_size)
     runner = get_target(manifest.target).open(program.path, cache, count)
     return InferenceSession(program.table, runner, manifest.model.vocab_size)
+
+
+def _thread_count(threads: int) -> int:
+    if isinstance(threads, bool) or not hasattr(threads, "__index__"):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    count = operator.index(threads)
+    most = _THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 1 <= count <= most:
+        raise ValueError(f"threads must be from 1 to {most} on this machine, not {count}")
+    return count
 
 
 class InferenceSession:
@@ -55,6 +68,7 @@ class InferenceSession:
         self._runner: StepRunner | None = runner
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self.last_specialization: Specialization | None = None
 
     @property
@@ -109,6 +123,10 @@ class InferenceSession:
     def _open_runner(self) -> StepRunner:
         if self._runner is None:
             raise RuntimeError("this session has been closed; open another with program.session()")
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this session belongs to process {self._process}; open one in each process after the fork"
+            )
         return self._runner
 
     def _check_arrays(self, inputs: Mapping[str, NDArray[Any]]) -> None:

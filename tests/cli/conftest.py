@@ -18,7 +18,7 @@ Run = Callable[..., object]
 def run() -> Run:
     """``run("inspect", path, input=...)`` in this process; the result has exit_code, stdout and stderr."""
 
-    def invoke(*args: object, input: str | None = None) -> object:
+    def invoke(*args: object, input: str | bytes | None = None) -> object:
         return CliRunner().invoke(app, [str(arg) for arg in args], input=input, prog_name="polybatch")
 
     return invoke
@@ -31,9 +31,19 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def program_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Batch sizes 1, 2 and 4 over 4 slots, target eager; tests only read it."""
+    """Batch sizes 1, 2 and 4 over 4 slots, target eager; tests only read it. Without step times, which are noise."""
     path = tmp_path_factory.mktemp("programs") / "tiny.poly"
-    options = ["--batch-size", "1,2,4", "--ctx-len", "256", "--prefill-seq-len", "32", "--target", "eager"]
+    options = [
+        "--batch-size",
+        "1,2,4",
+        "--ctx-len",
+        "256",
+        "--prefill-seq-len",
+        "32",
+        "--target",
+        "eager",
+        "--no-profile",
+    ]
     result = CliRunner().invoke(app, ["compile", str(model_dir), "-o", str(path), *options])
     assert result.exit_code == 0, result.output
     return path

@@ -54,6 +54,13 @@ def test_each_question_carries_the_conversation_so_far(capsys):
     assert capsys.readouterr().out == "Good day\nGood day\n"
 
 
+def test_a_line_that_is_no_utf8_is_left_out(capsys):
+    conversation = Conversation(FakeEngine(["Good"]), SamplingParams())
+    conversation.answer("\udcff")
+    assert conversation.messages == []
+    assert capsys.readouterr().err == "error: '\\udcff' is not valid UTF-8 text; /reset starts over\n"
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_what_was_shown(capsys):
     engine = FakeEngine(["So far", KeyboardInterrupt, "never"])
     conversation = Conversation(engine, SamplingParams())

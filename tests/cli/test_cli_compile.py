@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polybatch import Program
+from polybatch import Program, ProgramError
 
 SMALL = ("--ctx-len", "64", "--prefill-seq-len", "16", "--target", "eager")
 
@@ -77,6 +77,9 @@ def test_without_output_the_program_is_named_after_the_model(run, model_dir, tmp
         (("--dtype",), "--dtype"),
         (("--ctx-len", "many"), "--ctx-len"),
         (("--frobnicate",), "--frobnicate"),
+        (("--ctx-len", "1"), "ctx_len=1 has no room"),
+        (("--ctx-len", "1000000000000"), "2**31 - 1"),
+        (("--full-batch-size", "1000000000000"), "2**31 - 1"),
     ],
 )
 def test_bad_options_are_one_line_and_come_before_any_model_is_looked_for(run, tmp_path, options, words):
@@ -93,6 +96,58 @@ def test_a_directory_that_is_no_program_is_refused_before_any_model_is_looked_fo
     result = run("compile", "no-such-model", "-o", tmp_path, "--target", "eager")
     assert result.exit_code == 2
     assert "neither empty nor a polybatch program" in result.stderr
+
+
+def test_an_output_that_cannot_be_made_is_refused_before_any_model_is_looked_for(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    for output in (tmp_path / "file" / "p.poly", tmp_path / "loop", tmp_path / ("x" * 300)):
+        result = run("compile", "no-such-model", "-o", output, "--target", "eager")
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1
+        assert "choose another" in result.stderr
+
+
+class FakeModel:
+    """Keeps what it is asked to compile, and stops there."""
+
+    asked: dict[str, object]
+
+    @classmethod
+    def from_pretrained(cls, *_: object, **__: object) -> type["FakeModel"]:
+        return cls
+
+    @classmethod
+    def compile(cls, output: Path, **request: object) -> None:
+        cls.asked = request
+        raise ProgramError("enough")
+
+
+@pytest.mark.parametrize(
+    ("options", "profile"),
+    [
+        ((), True),
+        (("--profile",), True),
+        (("--no-profile",), False),
+    ],
+)
+def test_profile_reaches_the_compiler(run, monkeypatch, options, profile):
+    monkeypatch.setattr("polybatch.compiler.auto.AutoModelForCausalLM", FakeModel)
+    assert "enough" in run("compile", "model", *SMALL, *options).stderr
+    assert FakeModel.asked["profile"] is profile
+
+
+def test_without_profile_no_step_times_are_stored(run, model_dir, tmp_path):
+    result = run("compile", model_dir, "-o", tmp_path / "p.poly", "--no-profile", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert Program.load(tmp_path / "p.poly").step_ms == {}
+
+
+def test_a_model_name_that_is_no_utf8_is_one_line(run):
+    result = run("compile", "model\udcff", *SMALL)
+    assert result.exit_code == 2
+    assert "is not valid UTF-8 text" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_missing_model_is_one_line(run, tmp_path):

@@ -67,6 +67,36 @@ def test_prompts_come_from_a_file_one_per_line(run, program_dir, tmp_path):
     assert [one["prompt"] for one in data["completions"]] == ["erste Zeile: ä", "second line"]
 
 
+def test_only_line_ends_end_a_prompt_of_a_file_and_a_byte_order_mark_is_none_of_it(run, program_dir, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("\ufeffa\u2028b\r\nc\x0cd\x85e\n\r\nf\x1cg\rh".encode())
+    data = json.loads(run("generate", program_dir, "--prompts-file", file, "--max-tokens", "2", "--json").stdout)
+    assert [one["prompt"] for one in data["completions"]] == ["a\u2028b", "c\x0cd\x85e", "f\x1cg\rh"]
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+def test_prompts_that_are_no_text_are_one_line_naming_where_they_came_from(run, program_dir, tmp_path, source):
+    file = tmp_path / "prompts.bin"
+    file.write_bytes(b"one\n\x80\xff\x00")
+    option = file if source == "file" else "-"
+    result = run("generate", program_dir, "--prompts-file", option, input=file.read_bytes())
+    assert result.exit_code == 2
+    name = str(file) if source == "file" else "stdin"
+    assert result.stderr == f"error: {name} is not UTF-8 text (invalid start byte at byte 4)\n"
+
+
+@pytest.mark.parametrize("options", [("-p", "\udcff"), ("-p", "x", "--stop", "a\udcff"), ("--system", "\udcff")])
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_text_that_is_no_utf8_is_one_line(run, program_dir, command, options):
+    if command == "chat":
+        options = tuple("--system" if option == "-p" else option for option in options)
+    result = run(command, program_dir, *options)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: ")
+    assert "is not valid UTF-8 text" in result.stderr
+
+
 def test_prompts_come_from_stdin(run, program_dir):
     result = run("generate", program_dir, "--prompts-file", "-", "--max-tokens", "2", "--json", input="one\ntwo\n")
     assert [one["prompt"] for one in json.loads(result.stdout)["completions"]] == ["one", "two"]
@@ -101,7 +131,8 @@ def test_a_stop_string_ends_the_answer(run, program_dir):
         (("-p", "x", "--temperature", "-1"), "temperature=-1.0"),
         (("-p", "x", "--top-p", "0"), "top_p=0.0"),
         (("-p", "x", "--max-tokens", "0"), "max_tokens=0"),
-        (("-p", "x", "--threads", "0"), "threads must be an int >= 1"),
+        (("-p", "x", "--threads", "0"), "threads must be from 1 to"),
+        (("-p", "x", "--threads", "100000"), "threads must be from 1 to"),
         (("-p", "x" * 256), "256 tokens, but this program takes at most 255"),
         (("-p", ""), "empty"),
         (("--prompts-file", "-"), "holds no prompts"),

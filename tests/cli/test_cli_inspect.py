@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from polybatch.program import Manifest
+
 
 @pytest.fixture
 def copy(program_dir: Path, tmp_path: Path) -> Path:
@@ -14,8 +16,10 @@ def copy(program_dir: Path, tmp_path: Path) -> Path:
 
 
 def edit_manifest(program: Path, **changes: object) -> None:
+    """Changes the manifest and makes its checksum fit."""
     path = program / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    data = {**json.loads(path.read_text()), **changes}
+    path.write_text(Manifest.model_validate_json(json.dumps(data)).seal().to_text())
 
 
 def test_it_shows_table_inputs_files_and_needs(run, program_dir):
@@ -61,6 +65,32 @@ def test_a_program_that_this_machine_cannot_run_is_shown_with_what_is_missing(ru
     data = json.loads(run("inspect", copy, "--json").stdout)
     assert data["cpu_features"]["missing"] == ["avx9000"]
     assert data["runs_here"] is False
+
+
+@pytest.mark.parametrize(("weights", "shown"), [(None, "float32"), ("int8-weight-only", "int8-weight-only")])
+def test_the_weight_format_is_shown(run, copy, weights, shown):
+    model = json.loads((copy / "manifest.json").read_text())["model"]
+    edit_manifest(copy, model={**model, "weights": weights})
+    lines = {line[:16].strip(): line[16:] for line in run("inspect", copy).stdout.splitlines()}
+    assert lines["weights"] == shown
+    assert lines["model"].endswith("layers, float32")
+    assert json.loads(run("inspect", copy, "--json").stdout)["model"]["weights"] == weights
+
+
+def test_a_manifest_edited_by_hand_is_one_line(run, copy):
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace('"kv_heads": 2', '"kv_heads": 1').replace("float32", "bfloat16"))
+    result = run("inspect", copy)
+    assert result.exit_code == 2
+    assert "has been edited" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_program_of_another_target_is_shown(run, copy):
+    edit_manifest(copy, target="qaic")
+    shown = run("inspect", copy).stdout
+    assert "runs here       no: " in shown
+    assert "was compiled for target qaic" in shown
 
 
 def test_verify_finds_an_edited_file_that_sizes_do_not_give_away(run, copy):

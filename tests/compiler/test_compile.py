@@ -71,6 +71,21 @@ def test_a_compile_replaces_an_older_program(model: AutoModelForCausalLM, older:
     assert sorted(path.name for path in older.parent.iterdir()) == ["out.poly"]
 
 
+def test_a_replaced_program_runs_its_own_graph_in_the_same_process(model: AutoModelForCausalLM, tmp_path: Path) -> None:
+    """The dynamic linker hands out a library again that was once loaded under the same path."""
+    windowed = AutoModelForCausalLM.from_pretrained(save_model(SUPPORTED["mistral"], tmp_path / "mistral"))
+    prompt = list(range(1, 25))
+
+    def answer(of: AutoModelForCausalLM, path: Path) -> tuple[int, ...]:
+        with Engine(of.compile(path, target="cpu", **SHAPES)) as engine:
+            return engine.generate([prompt], SamplingParams(max_tokens=6, ignore_eos=True))[0].token_ids
+
+    answer(model, tmp_path / "same.poly")
+    replaced = answer(windowed, tmp_path / "same.poly")
+    assert replaced == answer(windowed, tmp_path / "other.poly")
+    assert replaced != answer(model, tmp_path / "third.poly")
+
+
 def test_static_batching_takes_no_batch_index(model: AutoModelForCausalLM, tmp_path: Path) -> None:
     program = model.compile(tmp_path / "static.poly", batch_size=3, ctx_len=32, prefill_seq_len=8, target="cpu")
     prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [3]]
@@ -175,6 +190,29 @@ def test_a_context_beyond_learned_positions_is_refused(tmp_path: Path) -> None:
     gpt2 = AutoModelForCausalLM.from_pretrained(save_model(SUPPORTED["gpt2"], tmp_path / "gpt2"))
     with pytest.raises(UnsupportedModelError, match="ctx_len=256 or less"):
         gpt2.compile(tmp_path / "out.poly", target="eager", ctx_len=512, prefill_seq_len=8)
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_rope_whose_angles_depend_on_the_longest_sequence_is_refused_past_its_length(kind: str, tmp_path: Path) -> None:
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    scaled = AutoModelForCausalLM.from_pretrained(
+        save_model(SUPPORTED["llama"], tmp_path / kind, max_position_embeddings=128, rope_parameters=rope)
+    )
+    with pytest.raises(UnsupportedModelError, match=r"64 positions.*ctx_len=64 or less"):
+        scaled.compile(tmp_path / "out.poly", target="eager", ctx_len=128, prefill_seq_len=8)
+    assert scaled.compile(tmp_path / "out.poly", target="eager", ctx_len=64, prefill_seq_len=8).ctx_len == 64
+
+
+def test_a_home_that_cannot_be_written_costs_only_the_kernel_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polybatch.targets.cpu.isa import resolve_isa
+    from polybatch.targets.cpu.native import build_kernels
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert build_kernels(resolve_isa("native"), tmp_path / "kernels.so").stat().st_size > 0
 
 
 def test_a_model_without_a_tokenizer_takes_token_ids_only(older: Path) -> None:

@@ -25,7 +25,7 @@ class Harness:
         events: list = []
         self.events.append(events)
         request_id = len(self.events) - 1
-        self.core.add(Request(request_id, tuple(prompt), SamplingParams(**params), events.append))
+        self.core.add([Request(request_id, tuple(prompt), SamplingParams(**params), events.append)])
         return request_id
 
     def step(self, count: int = 1) -> None:

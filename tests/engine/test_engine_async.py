@@ -5,7 +5,7 @@ import pytest
 from engine_mock import mock_program, solo_tokens
 
 from polybatch.engine import Engine, SamplingParams
-from polybatch.errors import EngineClosedError, PolybatchError
+from polybatch.errors import EngineClosedError, RequestFailedError
 
 
 def greedy(max_tokens):
@@ -85,7 +85,7 @@ def test_a_failed_step_is_raised_to_the_awaiting_caller():
             raise OSError("boom")
 
         session.fault = fault
-        with pytest.raises(PolybatchError, match="boom"):
+        with pytest.raises(RequestFailedError, match="boom"):
             await engine.agenerate([1], greedy(3))
         session.fault = None
         return await engine.agenerate([1], greedy(3))

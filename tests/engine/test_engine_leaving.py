@@ -8,7 +8,7 @@ from engine_harness import answers, engine_threads, greedy, wait_until
 from engine_mock import mock_program, solo_tokens
 
 from polybatch.engine import Engine
-from polybatch.errors import EngineClosedError, PolybatchError
+from polybatch.errors import EngineClosedError, RequestFailedError
 
 
 @pytest.mark.parametrize("leave", ["close", "abort", "drop"])
@@ -76,11 +76,11 @@ def test_a_failed_step_is_raised_to_its_caller_and_the_engine_goes_on():
         program.last_session.fault = fault
         good = engine.add_request([1], greedy(3))
         bad = engine.add_request([55], greedy(3))
-        with pytest.raises(PolybatchError, match=r"request 1 failed: OSError\('boom'\)") as caught:
+        with pytest.raises(RequestFailedError, match=r"request 1 failed: OSError\('boom'\)") as caught:
             bad.result()
         assert isinstance(caught.value.__cause__, OSError)
         assert answers([good.result()]) == [solo_tokens([1], 3)]
-        with pytest.raises(PolybatchError, match="boom"):
+        with pytest.raises(RequestFailedError, match="boom"):
             engine.generate([[2], [55]], greedy(3))
         assert answers(engine.generate([4], greedy(3))) == [solo_tokens([4], 3)]
 

@@ -90,3 +90,13 @@ def test_a_single_prompt_of_any_kind_is_a_list_of_one():
 def test_what_is_no_list_of_prompts_is_a_type_error(prompts):
     with pytest.raises(TypeError, match="prompts is a"):
         prompt_list(prompts)
+
+
+@pytest.mark.parametrize("prompt", ["caf\udce9", [{"role": "user", "content": "caf\udce9"}], "\ud83d", "a\ude00"])
+def test_text_that_is_not_utf_8_is_refused(encoder, prompt):
+    with pytest.raises(ValueError, match=r"the prompt is not valid text.*lone surrogate '\\u.*give UTF-8 text"):
+        encoder.encode(prompt)
+
+
+def test_characters_outside_the_basic_plane_are_text(encoder):
+    assert encoder.encode("\U0001f600") == tuple("\U0001f600".encode())

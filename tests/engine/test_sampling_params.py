@@ -1,6 +1,11 @@
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 from polybatch.engine import SamplingParams
+from polybatch.engine.sampler import Sampler
 
 
 @pytest.mark.parametrize(
@@ -11,6 +16,14 @@ from polybatch.engine import SamplingParams
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
+        ("temperature", 10**400),
+        pytest.param("temperature", 10**9000, id="too long to print"),
+        ("temperature", Fraction(10**400, 3)),
+        ("temperature", Decimal("sNaN")),
+        ("temperature", Decimal("1e999")),
+        ("top_p", 10**400),
+        ("top_p", Fraction(3, 2)),
+        ("top_k", np.int32(-1)),
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_k", -1),
@@ -18,6 +31,7 @@ from polybatch.engine import SamplingParams
         ("min_tokens", -1),
         ("stop", ""),
         ("stop", ["a", ""]),
+        ("stop", "\udce9"),
     ],
 )
 def test_a_value_out_of_range_is_named(name, value):
@@ -33,7 +47,16 @@ def test_a_value_out_of_range_is_named(name, value):
         ("max_tokens", "4"),
         ("temperature", "hot"),
         ("temperature", True),
+        ("temperature", np.True_),
+        ("temperature", "0.5"),
+        ("temperature", 1j),
+        ("temperature", None),
         ("top_p", None),
+        ("top_p", False),
+        ("max_tokens", np.True_),
+        ("top_k", Fraction(4, 1)),
+        ("seed", False),
+        ("min_tokens", True),
         ("top_k", 1.0),
         ("seed", 1.0),
         ("stop", 5),
@@ -54,3 +77,25 @@ def test_min_tokens_above_max_tokens_is_refused():
 def test_stop_is_kept_as_a_tuple():
     assert SamplingParams(stop="x").stop == ("x",)
     assert SamplingParams(stop=["x", "y"]) == SamplingParams(stop=("x", "y"))
+
+
+@pytest.mark.parametrize("kind", [Fraction, Decimal, np.float32, np.float64, float])
+def test_real_numbers_of_any_type_are_kept_as_floats(kind):
+    params = SamplingParams(temperature=kind(0.5), top_p=kind(0.25))
+    assert (params.temperature, params.top_p) == (0.5, 0.25)
+    assert type(params.temperature) is type(params.top_p) is float
+    assert Sampler(params).sample(np.zeros(4, np.float32), 0) in range(4)
+
+
+class Index:
+    def __index__(self):
+        return 3
+
+
+@pytest.mark.parametrize("value", [np.int32(3), np.uint8(3), np.array(3), Index()])
+def test_whole_numbers_of_any_type_are_kept_as_ints(value):
+    names = ("max_tokens", "min_tokens", "top_k", "seed")
+    params = SamplingParams(**dict.fromkeys(names, value))
+    for name in names:
+        assert getattr(params, name) == 3
+        assert type(getattr(params, name)) is int

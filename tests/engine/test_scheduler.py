@@ -1,5 +1,7 @@
 """Fixed admission scripts (no clock, no threads), then properties over random ones."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +162,17 @@ def test_a_script_replays(actions, slots, chunk, continuous):
         [plan for plan, _, _ in drive(actions, slots, chunk, continuous)],
     )
     assert first == second
+
+
+def test_a_long_queue_is_removed_and_admitted_in_linear_time():
+    started = time.perf_counter()
+    scheduler = Scheduler(1, 4)
+    for request_id in range(60_000):
+        scheduler.add(request_id, 1)
+    for request_id in range(29_999, -1, -1):
+        scheduler.remove(request_id)
+    for request_id in range(30_000, 60_000):
+        assert scheduler.plan().rows[0].request_id == request_id
+        scheduler.remove(request_id)
+    assert scheduler.plan() is None
+    assert time.perf_counter() - started < 2

@@ -1,5 +1,6 @@
 """Loading a program: what is checked, what it says when something is wrong."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -7,16 +8,28 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from tiny_program import write_program
 
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompatibleError, ProgramVersionError
-from polybatch.program import Program
+from polybatch.program import Manifest, Program
 from polybatch.weights import map_safetensors
+
+DEEP = pytest.param("[" * 200_000, id="deep lists")
 
 
 def edit_manifest(directory: Path, **changes: object) -> None:
+    """Changes the manifest and makes its checksum fit, as a compiler with a fault would."""
     path = directory / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    data = {**json.loads(path.read_text()), **changes}
+    with contextlib.suppress(ValidationError):
+        data = json.loads(Manifest.model_validate_json(json.dumps(data)).seal().to_text())
+    path.write_text(json.dumps(data))
+
+
+def forget_file(directory: Path, name: str) -> None:
+    files = json.loads((directory / "manifest.json").read_text())["files"]
+    edit_manifest(directory, files={key: entry for key, entry in files.items() if key != name})
 
 
 def test_a_program_has_the_table_it_was_written_with(program_dir):
@@ -78,12 +91,14 @@ def test_an_edited_byte_is_found_with_verify(program_dir):
 
 
 def test_another_schema_version_is_named_before_anything_else(program_dir):
-    (program_dir / "manifest.json").write_text('{"schema_version": 2, "something": "new"}')
-    with pytest.raises(ProgramVersionError, match="schema version 2, this polybatch reads 1; recompile"):
+    (program_dir / "manifest.json").write_text('{"schema_version": 3, "something": "new"}')
+    with pytest.raises(ProgramVersionError, match="schema version 3, this polybatch reads 2; recompile"):
         Program.load(program_dir)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"', "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '"x"', "\udcff", DEEP, pytest.param('{"a":' * 200_000, id="deep objects")]
+)
 def test_a_manifest_that_cannot_be_read_is_corrupt(program_dir, text):
     (program_dir / "manifest.json").write_text(text, errors="surrogateescape")
     with pytest.raises(ProgramCorruptError) as error:
@@ -106,6 +121,83 @@ def test_a_damaged_manifest_names_the_place_in_one_line(program_dir, changes, pl
     with pytest.raises(ProgramCorruptError, match=f"is damaged at {place}") as error:
         Program.load(program_dir)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("version", [True, 2.0, "2", [2], {"x": "\n"}])
+def test_a_schema_version_that_is_no_int_is_corrupt(program_dir, version):
+    path = program_dir / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": version}))
+    with pytest.raises(ProgramCorruptError, match=r"is damaged at schema_version: a .*, not an int") as error:
+        Program.load(program_dir)
+    assert "\n" not in str(error.value)
+
+
+def test_a_program_of_the_first_schema_version_must_be_recompiled(program_dir):
+    edit_manifest(program_dir, schema_version=1)
+    with pytest.raises(ProgramVersionError, match="schema version 1, this polybatch reads 2; recompile"):
+        Program.load(program_dir)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("kv_cache", "layers", 0, "kv_heads"), 1),
+        (("kv_cache", "layers", 0, "key_dim"), 16),
+        (("model", "dtype"), "bfloat16"),
+        (("model", "vocab_size"), 16),
+        (("specializations", 1, "step_ms"), 2.5),
+        (("created",), "2026-02-01"),
+        (("target",), "eager"),
+        (("target",), "qaic"),
+        (("files",), {}),
+        (("checksum",), ""),
+    ],
+)
+def test_a_manifest_edited_by_hand_is_corrupt(program_dir, place, value):
+    path = program_dir / "manifest.json"
+    data = json.loads(path.read_text())
+    record = data
+    for key in place[:-1]:
+        record = record[key]
+    record[place[-1]] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(ProgramCorruptError, match=r"manifest\.json has been edited"):
+        Program.load(program_dir)
+
+
+def test_a_manifest_without_checksum_is_corrupt_and_layout_does_not_matter(program_dir):
+    path = program_dir / "manifest.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(data.items()))))
+    assert Program.load(program_dir).manifest.checksum == data.pop("checksum")
+    path.write_text(json.dumps(data))
+    with pytest.raises(ProgramCorruptError, match="has been edited"):
+        Program.load(program_dir)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("cpu", "graph.so"),
+        ("cpu", "kernels.so"),
+        ("cpu", "weights.safetensors"),
+        ("eager", "config.json"),
+        ("eager", "weights.safetensors"),
+    ],
+)
+def test_the_manifest_lists_the_files_that_the_target_needs(program_dir, target, name):
+    files = json.loads((program_dir / "manifest.json").read_text())["files"]
+    files["config.json"] = files["graph.so"]
+    del files[name]
+    edit_manifest(program_dir, target=target, files=files)
+    with pytest.raises(ProgramCorruptError, match=f"is damaged at files: a program of target {target} has {name}"):
+        Program.load(program_dir)
+
+
+def test_a_target_that_is_not_here_is_a_program_error(program_dir):
+    edit_manifest(program_dir, target="qaic")
+    with pytest.raises(ProgramIncompatibleError, match="was compiled for target qaic, and this polybatch runs cpu and"):
+        Program.load(program_dir)
 
 
 def test_a_manifest_without_a_key_is_corrupt(program_dir):
@@ -142,7 +234,9 @@ def test_another_torch_version_is_refused_for_the_cpu_target_only(program_dir):
     edit_manifest(program_dir, created_by={"polybatch": "0.1.0", "torch": "1.0.0", "transformers": "5.24.0"})
     with pytest.raises(ProgramIncompatibleError, match=r"compiled with torch 1\.0\.0 and torch .* is installed"):
         Program.load(program_dir)
-    edit_manifest(program_dir, target="eager")
+    (program_dir / "config.json").write_bytes(b"x")
+    files = json.loads((program_dir / "manifest.json").read_text())["files"]
+    edit_manifest(program_dir, target="eager", files={**files, "config.json": files["graph.so"]})
     assert Program.load(program_dir).target == "eager"
 
 
@@ -150,7 +244,7 @@ def test_another_torch_version_is_refused_for_the_cpu_target_only(program_dir):
     ("text", "ids"), [('{"eos_token_id": 2}', (2,)), ('{"eos_token_id": [2, 7]}', (2, 7)), ("{}", ()), (None, ())]
 )
 def test_eos_token_ids_come_from_the_generation_config(program_dir, text, ids):
-    edit_manifest(program_dir, files={})
+    forget_file(program_dir, "generation_config.json")
     path = program_dir / "generation_config.json"
     path.unlink()
     if text is not None:
@@ -158,9 +252,9 @@ def test_eos_token_ids_come_from_the_generation_config(program_dir, text, ids):
     assert Program.load(program_dir).eos_token_ids == ids
 
 
-@pytest.mark.parametrize("text", ['{"eos_token_id": "two"}', "[]", "{"])
+@pytest.mark.parametrize("text", ['{"eos_token_id": "two"}', "[]", "{", DEEP])
 def test_a_damaged_generation_config_is_named(program_dir, text):
-    edit_manifest(program_dir, files={})
+    forget_file(program_dir, "generation_config.json")
     (program_dir / "generation_config.json").write_text(text)
     with pytest.raises(ProgramCorruptError, match=r"generation_config\.json"):
         _ = Program.load(program_dir).eos_token_ids

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_program import make_manifest, write_program
+from tiny_program import make_manifest, write_cpu_files, write_program
 
 from polybatch.errors import ProgramError
 from polybatch.program import Program, ProgramWriter, files, writer
-from polybatch.program.sibling import new_sibling
+from polybatch.program.sibling import clean_stale_siblings, new_sibling
 from polybatch.specialization import to_qaic_specializations
-from polybatch.weights import map_safetensors
+from polybatch.weights import map_safetensors, write_safetensors
 
 
 def weight(directory: Path) -> float:
@@ -25,7 +25,13 @@ def weight(directory: Path) -> float:
 
 def test_the_manifest_lists_every_file_with_size_and_sum(program_dir):
     manifest = Program.load(program_dir).manifest
-    assert sorted(manifest.files) == ["generation_config.json", "specializations.json", "weights.safetensors"]
+    assert sorted(manifest.files) == [
+        "generation_config.json",
+        "graph.so",
+        "kernels.so",
+        "specializations.json",
+        "weights.safetensors",
+    ]
     for name, entry in manifest.files.items():
         assert entry.size == (program_dir / name).stat().st_size
         assert entry.sha256 == files.sha256_of(program_dir / name)
@@ -44,6 +50,8 @@ def test_the_same_program_written_twice_has_the_same_bytes(tmp_path):
 
 def test_files_in_folders_are_part_of_the_program(tmp_path):
     with ProgramWriter(tmp_path / "a.poly") as out:
+        write_safetensors(out.path / "weights.safetensors", {})
+        write_cpu_files(out.path)
         (out.path / "qpc").mkdir()
         (out.path / "qpc" / "programqpc.bin").write_bytes(b"x")
         manifest = out.commit(make_manifest())
@@ -134,8 +142,60 @@ def test_a_program_that_somebody_put_files_into_is_refused(program_dir):
 
 def test_a_program_of_another_schema_version_may_be_replaced(program_dir):
     text = (program_dir / "manifest.json").read_text()
-    (program_dir / "manifest.json").write_text(text.replace('"schema_version": 1', '"schema_version": 0'))
+    (program_dir / "manifest.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
     assert weight(write_program(program_dir, 3.0)) == 3.0
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_not_a_program_to_replace(tmp_path):
+    (tmp_path / "a.poly").mkdir()
+    (tmp_path / "a.poly" / "manifest.json").write_text("[" * 200_000)
+    with pytest.raises(ProgramError, match="neither empty nor a polybatch program"):
+        ProgramWriter(tmp_path / "a.poly")
+
+
+@pytest.mark.parametrize("below", ["file/a.poly", "file/deep/a.poly"])
+def test_an_output_below_a_file_is_refused_before_any_work(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProgramError, match=r"cannot be made: .*file is not a directory"):
+        ProgramWriter(tmp_path / below)
+
+
+@pytest.mark.parametrize("below", ["loop", "loop/a.poly"])
+def test_a_loop_of_links_is_refused_before_any_work(tmp_path, below):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ProgramError, match=r"cannot be used: .*choose another") as error:
+        ProgramWriter(tmp_path / below)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "~no-such-user-9/a.poly", "a\0b"])
+def test_an_impossible_path_is_refused_in_one_line_when_written_and_when_loaded(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for use in (ProgramWriter, Program.load):
+        with pytest.raises(ProgramError, match=r"the path .* cannot be used: ") as error:
+            use(name)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 240, "x" * 255, "\u00e4" * 120])
+def test_a_long_name_is_no_obstacle(tmp_path, siblings, name):
+    write_program(tmp_path / name, 1.0)
+    assert weight(write_program(tmp_path / name, 2.0)) == 2.0
+    assert siblings() == [name]
+
+
+def test_siblings_of_long_names_belong_to_one_program(tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    paths = [tmp_path / ("x" * 239 + last) for last in "ab"]
+    left = []
+    for path in paths:
+        parts = new_sibling(path).name.split(".")
+        parts[-3] = dead.stdout.decode().strip()
+        left.append(tmp_path / ".".join(parts))
+        left[-1].mkdir()
+    assert all(len(path.name) <= 143 for path in left)
+    clean_stale_siblings(paths[0])
+    assert [path.exists() for path in left] == [False, True]
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
@@ -239,10 +299,12 @@ def test_a_killed_first_write_leaves_no_program(tmp_path):
 
 def test_a_write_that_is_still_running_is_left_alone(tmp_path):
     with ProgramWriter(tmp_path / "a.poly") as first:
-        (first.path / "graph.so").write_bytes(b"x")
+        write_safetensors(first.path / "weights.safetensors", {})
+        write_cpu_files(first.path)
+        (first.path / "first.txt").write_bytes(b"x")
         write_program(tmp_path / "a.poly", 1.0)
         first.commit(make_manifest())
-    assert "graph.so" in Program.load(tmp_path / "a.poly").manifest.files
+    assert "first.txt" in Program.load(tmp_path / "a.poly").manifest.files
 
 
 def test_a_program_left_aside_by_a_killed_replacement_comes_back(program_dir, tmp_path, siblings):

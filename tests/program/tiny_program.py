@@ -46,10 +46,17 @@ def make_manifest(**changes: object) -> Manifest:
     return Manifest(**{**fields, **changes})
 
 
+def write_cpu_files(folder: Path) -> None:
+    """The other files that a program of target cpu must have."""
+    for name in ("graph.so", "kernels.so"):
+        (folder / name).write_bytes(b"x")
+
+
 def write_program(path: Path, value: float = 0.0, **changes: object) -> Path:
     """A program whose only weight is filled with ``value``."""
     with ProgramWriter(path) as writer:
         write_safetensors(writer.path / "weights.safetensors", {"weight": torch.full((16, 16), value)})
+        write_cpu_files(writer.path)
         (writer.path / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
         writer.commit(make_manifest(**changes))
     return path

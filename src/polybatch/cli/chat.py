@@ -18,6 +18,7 @@ from polybatch.cli.options import (
     Threads,
     TopK,
     TopP,
+    require_utf8,
     sampling_params,
 )
 from polybatch.cli.stages import Stages
@@ -107,8 +108,9 @@ class Conversation:
         """Stream the answer to ``text``; both join the messages. A message that cannot be run is left out."""
         asked = [*self.messages, {"role": "user", "content": text}]
         try:
+            require_utf8(text)
             handle = self._engine.stream(asked, self._params)
-        except ValueError as error:
+        except (ValueError, typer.BadParameter) as error:
             typer.echo(f"error: {error}; /reset starts over", err=True)
             return
         pieces = []

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from polybatch.cli.group import warn
-from polybatch.cli.options import Json, parse_int_or_list, parse_ints
+from polybatch.cli.options import Json, parse_int_or_list, parse_ints, require_utf8
 from polybatch.cli.stages import Stages
 from polybatch.specialization import SpecializationTable, build_table
 
@@ -59,6 +59,9 @@ def compile_command(
     static: Annotated[
         bool, typer.Option("--static", help="No continuous batching: one batch size, all prompts start together.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile/--no-profile", help="Measure the step times that the engine chooses by.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Compile MODEL into one program for several batch sizes over one KV cache.
@@ -74,6 +77,7 @@ def compile_command(
         "comp_ctx_lengths_decode": _given(parse_ints, "--comp-ctx-lengths-decode", comp_ctx_lengths_decode),
     }
     table = build_table(**request)
+    require_utf8(model)  # the manifest, which is UTF-8, has its name
     _check_destination(target, isa, output)
     for message in table.warnings:
         warn(message)
@@ -83,7 +87,7 @@ def compile_command(
         from polybatch.compiler.auto import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, gguf_file=gguf_file)
-        program = loaded.compile(output, **request, target=target, isa=isa, progress=stages)
+        program = loaded.compile(output, **request, target=target, isa=isa, profile=profile, progress=stages)
     _show(program.path, table, time.perf_counter() - started, as_json)
 
 

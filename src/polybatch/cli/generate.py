@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from polybatch.cli.options import (
     Json,
     MaxTokens,
     ProgramDir,
+    Prompts,
     Seed,
     Stop,
     System,
@@ -48,9 +50,7 @@ class _Run:
 
 def generate(
     directory: ProgramDir,
-    prompt: Annotated[
-        list[str] | None, typer.Option("--prompt", "-p", metavar="TEXT", help="A prompt; repeatable.")
-    ] = None,
+    prompt: Prompts = None,
     prompts_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Prompts, one per line; empty lines are skipped; - is stdin."),
@@ -88,10 +88,16 @@ def _read_prompts(given: Sequence[str] | None, file: str | None) -> tuple[str, .
         raise typer.BadParameter("give prompts either with --prompt or with --prompts-file", param_hint="--prompt")
     if file is None:
         return tuple(given or ())
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    lines = tuple(line for line in text.splitlines() if line.strip())
+    source = "stdin" if file == "-" else file
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    # A form feed or U+2028, at which splitlines splits too, belongs to the prompt.
+    lines = tuple(line for line in re.split(r"\r?\n", text) if line.strip())
     if not lines:
-        raise ValueError(f"{'stdin' if file == '-' else file} holds no prompts; write one per line")
+        raise ValueError(f"{source} holds no prompts; write one per line")
     return lines
 
 

@@ -56,7 +56,8 @@ def _facts(report: ProgramReport) -> list[tuple[str, str]]:
     kind = "continuous batching" if config.continuous_batching else "static batching"
     return [
         ("program", str(report.path)),
-        ("model", f"{model.source}: {model.class_name}, {model.num_layers} layers, {model.weights or model.dtype}"),
+        ("model", f"{model.source}: {model.class_name}, {model.num_layers} layers, {model.dtype}"),
+        ("weights", model.weights or model.dtype),
         (
             "compiled",
             f"{manifest.created} by polybatch {by.polybatch}, torch {by.torch}, "

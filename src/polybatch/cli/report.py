@@ -10,7 +10,7 @@ from typing import Any
 from polybatch.cpu_features import available_features
 from polybatch.errors import ProgramError
 from polybatch.program import Manifest, Program, read_manifest
-from polybatch.program.files import sha256_of
+from polybatch.program.files import absolute, sha256_of
 from polybatch.specialization import SpecializationTable
 
 
@@ -84,7 +84,7 @@ def report_program(directory: Path, verify: bool = False, progress: Callable[[st
     ``verify`` hashes every file, calling ``progress`` with what is being read. Raises ProgramError when there is no
     readable manifest; damaged files and missing CPU features are part of the report.
     """
-    path = directory.expanduser().resolve()
+    path = absolute(directory)
     manifest = read_manifest(path)
     files = []
     for name, entry in manifest.files.items():

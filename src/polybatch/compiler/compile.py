@@ -15,7 +15,7 @@ from polybatch.compiler.profiling import profile_steps
 from polybatch.compiler.verification import Verification, verify_logits
 from polybatch.errors import UnsupportedModelError
 from polybatch.kv_layout import CacheSpec
-from polybatch.models.guard import check_supported
+from polybatch.models.guard import check_supported, position_limit
 from polybatch.models.loading import LoadedModel
 from polybatch.program import (
     Batching,
@@ -74,14 +74,12 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
 
 
 def _check_context(loaded: LoadedModel, table: SpecializationTable) -> None:
-    """Positions that the model has no embedding for would index past its table."""
-    config = loaded.model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None)
-    learned = not getattr(config, "rope_parameters", None)
-    if learned and limit is not None and table.config.ctx_len > limit:
+    """Refuse a ctx_len for which a position's embedding would not be a function of that position alone."""
+    limit = position_limit(loaded.model)
+    if limit is not None and table.config.ctx_len > limit.positions:
         raise UnsupportedModelError(
-            f"{type(loaded.model).__name__} has learned positions up to {limit}, "
-            f"ctx_len={table.config.ctx_len} needs more; pass ctx_len={limit} or less"
+            f"{type(loaded.model).__name__} {limit.reason}, "
+            f"ctx_len={table.config.ctx_len} needs more; pass ctx_len={limit.positions} or less"
         )
 
 

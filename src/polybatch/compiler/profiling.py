@@ -52,7 +52,8 @@ def _full_step(row: Specialization, table: SpecializationTable) -> dict[str, NDA
     shapes = row.input_shapes(table.config.continuous_batching)
     inputs = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
     start = max(0, min(_POSITION, row.readable_positions - row.seq_len))
-    inputs["position_ids"] += start + np.arange(row.seq_len)
+    columns = np.arange(row.seq_len)
+    inputs["position_ids"] += np.where(start + columns < row.readable_positions, start + columns, -1)
     if "batch_index" in inputs:
         inputs["batch_index"][:, 0] = np.arange(row.batch_size)
     return inputs

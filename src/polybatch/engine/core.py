@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ from polybatch.engine.request import Delta, FinishReason, Request
 from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
 from polybatch.engine.sequence import Sequence as LiveSequence
 from polybatch.engine.stats import StatsCollector
+from polybatch.errors import ProgramError
 
 _Clock = Callable[[], float]
 
@@ -19,7 +21,8 @@ _Clock = Callable[[], float]
 class EngineCore:
     """Scheduler, sequences and session of one engine; every call must come from the same thread.
 
-    An exception in a step fails the requests of that step and nothing else.
+    An exception in a step fails the requests of that step and nothing else. What may be wrong with the program itself
+    is read here, so that it raises before there is any request.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class EngineCore:
         self._program = program
         self._session = session
         self._tokenizer = tokenizer
+        self._eos_token_ids = _eos_token_ids(program)
         self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
         self._stats = stats
         self._clock = clock
@@ -40,13 +44,24 @@ class EngineCore:
         self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
         self._sequences: dict[int, LiveSequence] = {}
 
-    def add(self, request: Request) -> None:
-        """Queue a validated request."""
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue validated requests next to each other; an exception fails all of them and nothing else."""
+        try:
+            for request in requests:
+                self._queue(request)
+        except BaseException as error:  # nobody else knows these requests yet, so they must hear of it here
+            for request in requests:
+                with contextlib.suppress(Exception):  # one that cannot be freed must not keep the rest waiting
+                    self._reject(request, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _queue(self, request: Request) -> None:
         detokenizer = Detokenizer(self._tokenizer, self._special) if self._tokenizer is not None else None
         self._sequences[request.request_id] = LiveSequence(
             request,
             ctx_len=self._program.ctx_len,
-            eos_token_ids=self._program.eos_token_ids,
+            eos_token_ids=self._eos_token_ids,
             detokenizer=detokenizer,
         )
         self.scheduler.add(request.request_id, len(request.prompt_token_ids))
@@ -57,12 +72,18 @@ class EngineCore:
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return
-        self._finish(sequence.abort(), "abort")
+        try:
+            delta = sequence.abort()
+        except Exception as error:  # the tokenizer could not decode the rest
+            self._fail(request_id, error)
+        else:
+            self._finish(delta, "abort")
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with ``error``."""
+        """End every request with ``error``, whatever state an error in the engine has left behind."""
         for request_id in list(self._sequences):
-            self._fail(request_id, error)
+            with contextlib.suppress(Exception):  # the others must hear of the end too
+                self._fail(request_id, error)
 
     def step(self) -> bool:
         """Run one prefill chunk or one decode step; False when there was nothing to do."""
@@ -133,26 +154,47 @@ class EngineCore:
             self._finish(delta, delta.finish_reason)
 
     def _finish(self, delta: Delta, reason: FinishReason) -> None:
-        sequence = self._release(delta.request_id, reason)
+        sequence = self._sequences[delta.request_id]
+        completion = sequence.completion(reason)
+        self._release(delta.request_id, reason)
         sequence.request.emit(delta)
-        sequence.request.emit(sequence.completion(reason))
+        sequence.request.emit(completion)
 
     def _fail_step(self, rows: Sequence[StepRow], error: Exception) -> None:
         self._stats.failed_step()
         for row in rows:
             self._fail(row.request_id, error)
 
-    def _fail(self, request_id: int, error: Exception) -> None:
-        sequence = self._release(request_id, "error")
-        sequence.request.emit(error)
+    def _fail(self, request_id: int, error: BaseException) -> None:
+        request = self._sequences[request_id].request
+        try:
+            self._release(request_id, "error")
+        finally:
+            request.emit(error)
 
-    def _release(self, request_id: int, outcome: str) -> LiveSequence:
+    def _reject(self, request: Request, error: BaseException) -> None:
+        """Fail a request of which any part, or none, may have been queued."""
+        if request.request_id in self._sequences:
+            self._fail(request.request_id, error)
+        else:
+            self._stats.finished("error")
+            request.emit(error)
+
+    def _release(self, request_id: int, outcome: str) -> None:
         """Free everything the request holds, before its caller hears of the end."""
-        sequence = self._sequences.pop(request_id)
+        del self._sequences[request_id]
         self.scheduler.remove(request_id)
         self._stats.finished(outcome)
         self._report_load()
-        return sequence
 
     def _report_load(self) -> None:
         self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)
+
+
+def _eos_token_ids(program: ProgramLike) -> tuple[int, ...]:
+    """The program's EOS ids that a step can choose. Raises the program's own error, or ProgramError for non-ints."""
+    given = program.eos_token_ids
+    if isinstance(given, str) or not all(isinstance(token, int) and not isinstance(token, bool) for token in given):
+        raise ProgramError(f"the program has eos_token_ids {given!r}, not ints; recompile the program")
+    size = program.vocab_size
+    return tuple(token for token in given if token >= 0 and (size is None or token < size))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from polybatch.engine.core import EngineCore
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
+from polybatch.engine.process import OwnerProcess
 from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
 from polybatch.engine.protocols import ProgramLike
 from polybatch.engine.request import Completion, Request, SamplingParams
@@ -23,24 +24,30 @@ _Encoded = tuple[tuple[int, ...], SamplingParams]
 class Engine:
     """Runs requests on a program, as many at once as it has slots, on a thread of its own.
 
-    Every method may be called from any thread. Close it, or use it as a context manager.
+    Every method may be called from any thread of the process that made it (not from a fork, which has no such thread:
+    there every method but ``close`` raises EngineClosedError). Close it, or use it as a context manager.
 
     program: what to run. speculation: not supported yet; must be None. threads: passed to ``program.session``.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
-    id outside the vocabulary, or stop strings without a tokenizer; TypeError for what is no prompt or no
-    SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
+    id outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a tokenizer; TypeError for what
+    is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
     """
 
     def __init__(self, program: ProgramLike, speculation: None = None, *, threads: int | None = None) -> None:
         if speculation is not None:
             raise NotImplementedError("this engine does not speculate; create it with speculation=None")
+        self._owner = OwnerProcess()
         self._prompts = PromptEncoder(program)
         self._stats = StatsCollector()
         self._ids = itertools.count()
         session = program.session(threads)
-        core = EngineCore(program, session, self._prompts.tokenizer, self._stats)
-        self._worker = Worker(core, on_exit=session.close)
+        try:
+            core = EngineCore(program, session, self._prompts.tokenizer, self._stats)
+            self._worker = Worker(core, on_exit=session.close)
+        except BaseException:
+            session.close()
+            raise
         # The worker does not know this object, so an engine that is dropped, or alive at exit, closes too.
         self._finalizer = weakref.finalize(self, self._worker.close)
 
@@ -60,8 +67,8 @@ class Engine:
         """Run the prompts and return their completions in the order given; blocks.
 
         prompts: one prompt of any kind, or a list. params: one for all, or one per prompt.
-        A request whose step raised, or an interrupt, aborts the rest and is raised; ``add_request`` gives each
-        request's outcome by itself.
+        RequestFailedError (a step of one raised) or an interrupt aborts the rest and is raised; ``add_request`` gives
+        each request's outcome by itself.
         """
         handles: list[RequestHandle] = []
         try:
@@ -101,11 +108,13 @@ class Engine:
 
     def abort(self, request_id: int) -> None:
         """End a request before its next step, with finish_reason "abort"; one that has ended is left alone."""
+        self._owner.check()
         self._worker.abort(request_id)
 
     @property
     def stats(self) -> EngineStats:
         """A snapshot of what the engine has done and holds."""
+        self._owner.check()
         return self._stats.snapshot()
 
     def close(self) -> None:
@@ -126,6 +135,7 @@ class Engine:
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[_Encoded]:
         """Every prompt with its parameters; raises before anything is queued."""
+        self._owner.check()
         listed = prompt_list(prompts)
         if params is None or isinstance(params, SamplingParams):
             return [self._encode(prompt, params) for prompt in listed]
@@ -134,6 +144,7 @@ class Engine:
         return [self._encode(prompt, one) for prompt, one in zip(listed, params, strict=True)]
 
     def _encode(self, prompt: Prompt, params: SamplingParams | None) -> _Encoded:
+        self._owner.check()
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params is a {type(params).__name__}; give SamplingParams")

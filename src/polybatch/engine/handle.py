@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from polybatch.engine.process import OwnerProcess
 from polybatch.engine.request import Completion, Delta, Event
-from polybatch.errors import EngineClosedError, PolybatchError
+from polybatch.errors import EngineClosedError, RequestFailedError
 
 
 class _Outcome:
@@ -20,7 +21,8 @@ class _Outcome:
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
         self._abort = abort
-        self._end: Completion | Exception | None = None
+        self._owner = OwnerProcess()
+        self._end: Completion | BaseException | None = None
         self._left = False
 
     def abort(self) -> None:
@@ -30,10 +32,11 @@ class _Outcome:
 
     def _leave(self) -> None:
         self._left = True
-        self.abort()
+        if self._owner.is_current:
+            self.abort()
 
     def __del__(self) -> None:
-        if getattr(self, "_end", self) is None:
+        if getattr(self, "_end", self) is None and self._owner.is_current:
             self._abort(self.request_id)
 
     def _take(self, event: Event) -> Delta | None:
@@ -50,7 +53,7 @@ class _Outcome:
             return end
         if isinstance(end, EngineClosedError):
             raise EngineClosedError(f"request {self.request_id} did not finish: {end}") from end
-        raise PolybatchError(f"request {self.request_id} failed: {end!r}") from end
+        raise RequestFailedError(f"request {self.request_id} failed: {end!r}") from end
 
 
 class RequestHandle(_Outcome):
@@ -69,10 +72,10 @@ class RequestHandle(_Outcome):
         return self
 
     def __next__(self) -> Delta:
-        """The next delta; blocks. Raises EngineClosedError, or PolybatchError from the error of a failed step."""
+        """The next delta; blocks. Raises EngineClosedError, or RequestFailedError from the error of a failed step."""
         if self._left or self._end is not None:
             raise StopIteration
-        delta = self._take(self._events.get())
+        delta = self._take(self._next_event())
         if delta is None:
             raise StopIteration
         return delta
@@ -80,12 +83,16 @@ class RequestHandle(_Outcome):
     def result(self) -> Completion:
         """Wait for the end and return all of it. Raises as ``__next__`` does."""
         while self._end is None:
-            self._take(self._events.get())
+            self._take(self._next_event())
         return self._completion()
 
     def close(self) -> None:
         """Leave: abort the request and end the iteration."""
         self._leave()
+
+    def _next_event(self) -> Event:
+        self._owner.check()  # no event reaches a fork
+        return self._events.get()
 
 
 class AsyncRequestHandle(_Outcome):
@@ -116,7 +123,7 @@ class AsyncRequestHandle(_Outcome):
         return self
 
     async def __anext__(self) -> Delta:
-        """The next delta. Raises EngineClosedError, or PolybatchError from the error of a failed step."""
+        """The next delta. Raises EngineClosedError, or RequestFailedError from the error of a failed step."""
         if self._left or self._end is not None:
             raise StopAsyncIteration
         delta = self._take(await self._next_event())
@@ -135,6 +142,7 @@ class AsyncRequestHandle(_Outcome):
         self._leave()
 
     async def _next_event(self) -> Event:
+        self._owner.check()  # no event reaches a fork
         try:
             return await self._events.get()
         except asyncio.CancelledError:

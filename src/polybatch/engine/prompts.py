@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, cast
 
+from polybatch.engine.checks import check_text
 from polybatch.engine.protocols import ProgramLike, TokenizerLike
-from polybatch.errors import ProgramError
+from polybatch.errors import ProgramCorruptError, ProgramError
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages such as ``{"role": "user", "content": "Hello"}``."""
@@ -37,6 +38,8 @@ class PromptEncoder:
         self.tokenizer: TokenizerLike | None = None
         try:
             self.tokenizer = program.tokenizer()
+        except ProgramCorruptError:
+            raise
         except ProgramError as error:  # token-id prompts still work
             self._no_tokenizer = error
         else:
@@ -45,8 +48,9 @@ class PromptEncoder:
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of one prompt, 1..max_prompt_len of them.
 
-        Raises ValueError for an empty or too long prompt or an id outside the vocabulary, TypeError for anything that
-        is no prompt, ProgramError for text or messages when the program has no tokenizer.
+        Raises ValueError for an empty or too long prompt, an id outside the vocabulary or text that UTF-8 cannot
+        encode, TypeError for anything that is no prompt, ProgramError for text or messages when the program has no
+        tokenizer.
         """
         if isinstance(prompt, (Mapping, bytes)) or not hasattr(prompt, "__iter__"):
             raise TypeError(
@@ -78,6 +82,7 @@ class PromptEncoder:
 
     def _encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         tokenizer = self.require_tokenizer()
+        check_text("the prompt", text)
         with self._lock:
             return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 

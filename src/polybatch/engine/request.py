@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal
+
+from polybatch.engine.checks import as_float, as_int, check_text
 
 FinishReason = Literal["stop", "length", "abort"]
 """``stop``: EOS or a stop string. ``length``: max_tokens or the end of the context. ``abort``: the caller left."""
@@ -25,6 +25,7 @@ class SamplingParams:
     ignore_eos: go on after EOS, as benchmarks want.
     min_tokens: EOS is not chosen before this many tokens; stop strings are not affected.
 
+    Numbers may be of any real type (numpy, Fraction); they are kept as int and float.
     Raises TypeError or ValueError naming the parameter, its value and what is allowed.
     """
 
@@ -39,41 +40,30 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1)
+            self._set("max_tokens", as_int("max_tokens", self.max_tokens, 1))
         if self.seed is not None:
-            _check_int("seed", self.seed, 0)
-        _check_int("top_k", self.top_k, 0)
-        _check_int("min_tokens", self.min_tokens, 0)
+            self._set("seed", as_int("seed", self.seed, 0))
+        self._set("top_k", as_int("top_k", self.top_k, 0))
+        self._set("min_tokens", as_int("min_tokens", self.min_tokens, 0))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}; lower it")
-        _check_real("temperature", self.temperature)
+        self._set("temperature", as_float("temperature", self.temperature))
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature} is not allowed; give a number >= 0 (0 is greedy)")
-        _check_real("top_p", self.top_p)
+        self._set("top_p", as_float("top_p", self.top_p))
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} is not allowed; give a number above 0 and at most 1")
         if not isinstance(self.ignore_eos, bool):
             raise TypeError(f"ignore_eos={self.ignore_eos!r} is a {type(self.ignore_eos).__name__}; give a bool")
-        object.__setattr__(self, "stop", _stop_tuple(self.stop))
+        self._set("stop", _stop_tuple(self.stop))
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings, always as a tuple."""
         return _stop_tuple(self.stop)
 
-
-def _check_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give an int >= {minimum}")
-    if int(value) < minimum:
-        raise ValueError(f"{name}={value} is not allowed; give an int >= {minimum}")
-
-
-def _check_real(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number")
-    if not math.isfinite(float(value)):
-        raise ValueError(f"{name}={value} is not allowed; give a finite number")
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # frozen, but not before its values are plain
 
 
 def _stop_tuple(stop: object) -> tuple[str, ...]:
@@ -83,6 +73,8 @@ def _stop_tuple(stop: object) -> tuple[str, ...]:
         raise TypeError(f"stop={stop!r} is not allowed; give a string or a list of strings")
     if "" in stop:
         raise ValueError(f"stop={stop!r} holds an empty string, which would end every answer at once; remove it")
+    for text in stop:
+        check_text("a stop string", text)
     return tuple(stop)
 
 
@@ -117,7 +109,7 @@ class Completion:
     prompt_token_ids: tuple[int, ...]
 
 
-Event = Delta | Completion | Exception
+Event = Delta | Completion | BaseException
 """What a request sends to its caller: deltas, then exactly one Completion or one exception."""
 
 

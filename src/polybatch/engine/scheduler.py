@@ -6,7 +6,7 @@ The same calls in the same order always give the same plans.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,7 +53,7 @@ class Scheduler:
         self._slots = SlotAllocator(slot_count)
         self._prefill_seq_len = prefill_seq_len
         self._continuous = continuous
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting: OrderedDict[int, int] = OrderedDict()  # prompt tokens; either end and any key leave in O(1)
         self._live: dict[int, _Live] = {}
         self._chunk_since_decode = False
 
@@ -74,7 +74,7 @@ class Scheduler:
 
     def add(self, request_id: int, prompt_tokens: int) -> None:
         """Queue a request of ``prompt_tokens`` >= 1 tokens."""
-        self._waiting.append((request_id, prompt_tokens))
+        self._waiting[request_id] = prompt_tokens
 
     def plan(self) -> StepPlan | None:
         """The next step, to be run now; None when no request is live or waiting."""
@@ -102,13 +102,13 @@ class Scheduler:
         if live is not None:
             self._slots.free(live.slot)
         else:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] != request_id)
+            self._waiting.pop(request_id, None)
 
     def _admit(self) -> None:
         if not self._continuous and self._live:
             return
         while self._waiting and self._slots.free_count:
-            request_id, prompt_tokens = self._waiting.popleft()
+            request_id, prompt_tokens = self._waiting.popitem(last=False)
             self._live[request_id] = _Live(self._slots.allocate(), prompt_tokens)
 
     def _prefill(self, prefilling: list[tuple[int, _Live]]) -> StepPlan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from polybatch.engine.core import EngineCore
+from polybatch.engine.process import OwnerProcess
 from polybatch.engine.request import Request
 from polybatch.errors import EngineClosedError
 
@@ -22,6 +24,7 @@ class Worker:
     def __init__(self, core: EngineCore, on_exit: Callable[[], None]) -> None:
         self._core = core
         self._on_exit = on_exit
+        self._owner = OwnerProcess()
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._lock = threading.Lock()
         self._closed: EngineClosedError | None = None
@@ -31,27 +34,29 @@ class Worker:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests next to each other. Raises EngineClosedError."""
+        self._owner.check()
         with self._lock:
             if self._closed is not None:
                 raise EngineClosedError(str(self._closed)) from self._closed.__cause__
-            self._inbox.put(lambda: self._add(requests))
+            self._inbox.put(lambda: self._core.add(requests))
 
     def abort(self, request_id: int) -> None:
         """Ask for a request to end; takes effect before the next step."""
         self._inbox.put(lambda: self._core.abort(request_id))
 
     def close(self) -> None:
-        """Finish the current step, fail what is pending with EngineClosedError and join the thread."""
+        """Finish the current step, fail what is pending with EngineClosedError and join the thread.
+
+        In a fork there is no thread to stop, and the session is the parent's: nothing happens.
+        """
+        if not self._owner.is_current:
+            return
         with self._lock:
             if self._closed is None:
                 self._closed = EngineClosedError("the engine is closed; create a new Engine to run more requests")
                 self._inbox.put(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-    def _add(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._core.add(request)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -70,13 +75,13 @@ class Worker:
 
     def _take_commands(self, *, wait: bool) -> None:
         """Run every queued command; with ``wait``, sleep until there is one."""
-        try:
-            command = self._inbox.get(block=wait)
-            while not self._stopping:
-                command()
-                command = self._inbox.get(block=False)
-        except Empty:
-            pass
+        while not self._stopping:
+            try:
+                command = self._inbox.get(block=wait)
+            except Empty:
+                return
+            command()  # outside the try: an Empty of its own is no end of the queue
+            wait = False
 
     def _shut_down(self, failure: BaseException | None) -> None:
         with self._lock:
@@ -84,9 +89,10 @@ class Worker:
                 self._closed = EngineClosedError(f"the engine stopped on an internal error: {failure!r}")
                 self._closed.__cause__ = failure
             closed = self._closed or EngineClosedError("the engine is closed")
-        self._stopping = False
         try:
-            self._take_commands(wait=False)
+            while not self._inbox.empty():  # nothing is submitted once _closed is set; aborts may still come
+                with contextlib.suppress(BaseException):  # the core has told the requests of a failed command
+                    self._inbox.get()()
             self._core.fail_all(closed)
         finally:
             self._on_exit()

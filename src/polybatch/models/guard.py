@@ -18,6 +18,8 @@ from polybatch.models import attention, experts
 _PROBE = "polybatch_probe"
 _PROBE_TOKENS = 3
 
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
 # What the operator takes, and what changes nothing in a forward pass without a cache object.
 _HANDLED = frozenset({"scaling", "sliding_window", "softcap", "s_aux"})
 _HARMLESS = frozenset(
@@ -73,6 +75,33 @@ def check_supported(model: PreTrainedModel) -> tuple[LayerKV, ...]:
     return tuple(
         LayerKV(by_layer[i].key_shape[1], by_layer[i].key_shape[3], by_layer[i].value_shape[3]) for i in range(layers)
     )
+
+
+@dataclass(frozen=True)
+class PositionLimit:
+    """How many positions a model's embeddings serve, and why no more."""
+
+    positions: int
+    reason: str
+
+
+def position_limit(model: PreTrainedModel) -> PositionLimit | None:
+    """The context up to which a position's embedding depends on that position alone; None without such a limit.
+
+    A learned table ends. ``dynamic`` and ``longrope`` scaling change every position's angles once the longest sequence
+    of a step passes the original length: rows would depend on their neighbours, and the cache on the past.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None)
+    trained = getattr(config, "max_position_embeddings", None)
+    if not rope:
+        return None if trained is None else PositionLimit(trained, f"has learned positions up to {trained}")
+    for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
+        kind = parameters.get("rope_type")
+        if kind in _LENGTH_DEPENDENT_ROPE:
+            original = int(parameters.get("original_max_position_embeddings") or trained or 0)
+            return PositionLimit(original, f"uses {kind} rope scaling, whose angles change past {original} positions")
+    return None
 
 
 def _unsupported(model: PreTrainedModel, what: str) -> UnsupportedModelError:

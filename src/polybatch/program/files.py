@@ -15,6 +15,19 @@ _RENAME_EXCHANGE = 2  # linux/fs.h
 _NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM})
 
 
+def absolute(path: str | Path) -> Path:
+    """``path`` with ``~`` and symbolic links followed; ProgramError where that leads nowhere, such as a loop."""
+    try:
+        found = Path(path).expanduser().resolve()
+        found.exists()  # a loop again (Python 3.13), or a name that is too long
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise ProgramError(f"the path {str(path)!r} cannot be used: {reason}; choose another") from error
+    if any(path.is_symlink() for path in (found, *found.parents)):
+        raise ProgramError(f"the path {str(path)!r} cannot be used: it holds a loop of symbolic links; choose another")
+    return found
+
+
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, in hex."""
     digest = hashlib.sha256()

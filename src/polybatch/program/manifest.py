@@ -1,5 +1,6 @@
 """``manifest.json``: what a program is, what it was compiled by and for, and what files it has."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -10,8 +11,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramVersionError, SpecializationError
 from polybatch.specialization import BatchingConfig, Phase, Specialization, SpecializationTable
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 MANIFEST_NAME = "manifest.json"
+_NEEDED_FILES = {
+    "cpu": ("graph.so", "kernels.so", "weights.safetensors"),
+    "eager": ("config.json", "weights.safetensors"),
+}
 
 
 def _inside(name: str) -> str:
@@ -118,9 +123,12 @@ class FileEntry(_Record):
 
 
 class Manifest(_Record):
-    """Everything that ``manifest.json`` holds. ``created`` is an ISO date; ``files`` is filled in by the writer."""
+    """Everything that ``manifest.json`` holds. ``created`` is an ISO date.
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    The writer fills in ``files`` and ``checksum``, the sha256 of all other fields as canonical JSON.
+    """
+
+    schema_version: Literal[2] = SCHEMA_VERSION
     created: str
     created_by: CreatedBy
     target: Literal["cpu", "eager", "qaic"]
@@ -135,6 +143,13 @@ class Manifest(_Record):
     kv_cache: KvCache
     verification: Verification | None = None
     files: dict[FileName, FileEntry] = {}
+    checksum: str = ""
+
+    def seal(self) -> "Manifest":
+        """The same with the checksum that belongs to it."""
+        fields = self.model_dump(mode="json", exclude={"checksum"})
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        return self.model_copy(update={"checksum": hashlib.sha256(canonical.encode("ascii")).hexdigest()})
 
     def build_table(self) -> SpecializationTable:
         """The table of specializations; ProgramCorruptError when the stored rows are not those of the request."""
@@ -197,6 +212,20 @@ def read_manifest(directory: Path) -> Manifest:
     except (OSError, UnicodeDecodeError) as error:
         raise ProgramCorruptError(f"cannot read {path}: {error}; recompile the program") from error
     _require_version(path, text)
+    manifest = _validate(path, text)
+    if manifest.checksum != manifest.seal().checksum:
+        raise ProgramCorruptError(
+            f"{path} has been edited (its checksum differs); recompile the program or copy it again"
+        )
+    missing = [name for name in _NEEDED_FILES.get(manifest.target, ()) if name not in manifest.files]
+    if missing:
+        raise ProgramCorruptError(
+            f"{path} is damaged at files: a program of target {manifest.target} has {missing[0]}; recompile the program"
+        )
+    return manifest
+
+
+def _validate(path: Path, text: str) -> Manifest:
     try:
         return Manifest.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -210,9 +239,15 @@ def _require_version(path: Path, text: str) -> None:
         data = json.loads(text)
     except ValueError as error:
         raise ProgramCorruptError(f"{path} is not JSON ({error}); recompile the program") from error
+    except RecursionError:
+        raise ProgramCorruptError(f"{path} is nested too deeply; recompile the program") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version is None:
         raise ProgramCorruptError(f"{path} has no schema_version; it is not a polybatch program")
+    if type(version) is not int:
+        raise ProgramCorruptError(
+            f"{path} is damaged at schema_version: a {type(version).__name__}, not an int; recompile the program"
+        )
     if version != SCHEMA_VERSION:
         raise ProgramVersionError(
             f"{path.parent} has schema version {version}, this polybatch reads {SCHEMA_VERSION}; "

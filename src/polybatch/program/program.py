@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from polybatch.cpu_features import available_features
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompatibleError
-from polybatch.program.files import sha256_of
+from polybatch.program.files import absolute, sha256_of
 from polybatch.program.manifest import Manifest, read_manifest
 from polybatch.specialization import Specialization, SpecializationTable
+from polybatch.targets import target_names
 
 if TYPE_CHECKING:
     from polybatch.session import InferenceSession
@@ -31,11 +32,12 @@ class Program:
         """Check the directory against its manifest and this machine; reads no weights and imports no torch.
 
         ``verify`` also hashes every file. Raises ProgramError (nothing there), ProgramVersionError,
-        ProgramCorruptError (naming the file) or ProgramIncompatibleError (CPU features, torch version).
+        ProgramCorruptError (naming the file) or ProgramIncompatibleError (target, CPU features, torch version).
         """
-        directory = Path(path).expanduser().resolve()
+        directory = absolute(path)
         manifest = read_manifest(directory)
         _require_files(directory, manifest, verify)
+        _require_target(directory, manifest)
         _require_features(directory, manifest)
         if manifest.target == "cpu":
             _require_torch(directory, manifest)
@@ -96,7 +98,7 @@ class Program:
             return ()
         try:
             given = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise ProgramCorruptError(f"{path} is not a JSON object; recompile the program") from error
         ids = given if isinstance(given, list) else [] if given is None else [given]
         if not all(type(token) is int for token in ids):
@@ -134,6 +136,14 @@ def _require_files(directory: Path, manifest: Manifest, verify: bool) -> None:
             )
         if verify and sha256_of(path) != entry.sha256:
             raise ProgramCorruptError(f"{path} has changed (sha256 differs); recompile the program or copy it again")
+
+
+def _require_target(directory: Path, manifest: Manifest) -> None:
+    if manifest.target not in target_names():
+        raise ProgramIncompatibleError(
+            f"{directory} was compiled for target {manifest.target}, and this polybatch runs "
+            f"{' and '.join(target_names())}; recompile it for one of them"
+        )
 
 
 def _require_features(directory: Path, manifest: Manifest) -> None:

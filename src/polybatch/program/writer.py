@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from polybatch.errors import ProgramError
-from polybatch.program.files import exchange, list_files, sha256_of, swap_by_renames, sync, sync_tree
+from polybatch.program.files import absolute, exchange, list_files, sha256_of, swap_by_renames, sync, sync_tree
 from polybatch.program.manifest import MANIFEST_NAME, FileEntry, Manifest
 from polybatch.program.sibling import clean_stale_siblings, new_sibling
 from polybatch.specialization import to_qaic_specializations
@@ -20,12 +20,13 @@ class ProgramWriter:
     """Context manager that makes a program appear at ``output_dir`` whole or not at all.
 
     Files go to :attr:`path`; :meth:`commit` finishes. Leaving without a commit, by any exception included, removes
-    what was written and leaves an older program as it was. Raises ProgramError, before any work, when ``output_dir``
-    exists and is neither empty nor a polybatch program; a full disk becomes a ProgramError with the bytes.
+    what was written and leaves an older program as it was.Raises ProgramError, before any work, when ``output_dir``
+    is no place for a program, or exists and is neither empty nor a polybatch program; a full disk becomes a
+    ProgramError with the bytes.
     """
 
     def __init__(self, output_dir: str | Path) -> None:
-        self.output_dir = Path(output_dir).expanduser().resolve()
+        self.output_dir = absolute(output_dir)
         self._temporary: Path | None = None
         self._bytes_needed = 0
         _require_replaceable(self.output_dir)
@@ -56,7 +57,7 @@ class ProgramWriter:
             name: FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for name, path in list_files(self.path).items()
         }
-        complete = Manifest.model_validate({**manifest.model_dump(), "files": files})
+        complete = Manifest.model_validate({**manifest.model_dump(), "files": files}).seal()
         (self.path / MANIFEST_NAME).write_text(complete.to_text(), encoding="utf-8")
         sync_tree(self.path)
         self._move_into_place(self.path)
@@ -107,6 +108,7 @@ class ProgramWriter:
 
 def _require_replaceable(directory: Path) -> None:
     if not directory.exists():
+        _require_makeable(directory)
         return
     if not directory.is_dir():
         raise ProgramError(f"{directory} exists and is not a directory; choose another output directory")
@@ -126,6 +128,12 @@ def _require_replaceable(directory: Path) -> None:
         )
 
 
+def _require_makeable(directory: Path) -> None:
+    above = next(path for path in directory.parents if path.exists())
+    if not above.is_dir():
+        raise ProgramError(f"{directory} cannot be made: {above} is not a directory; choose another output directory")
+
+
 def _files_of_program(directory: Path) -> set[str] | None:
     """Names of the files of the program of any schema version; None when the directory is no program."""
     try:
@@ -133,5 +141,5 @@ def _files_of_program(directory: Path) -> set[str] | None:
         if "schema_version" not in data or "polybatch" not in data["created_by"]:
             return None
         return set(data.get("files") or ())
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

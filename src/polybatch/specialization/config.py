@@ -6,6 +6,9 @@ from typing import Any
 
 from polybatch.errors import SpecializationError
 
+MAX_SIZE = 2**31 - 1
+"""Positions, slots and rows are counted in 32-bit ints."""
+
 
 @dataclass(frozen=True)
 class BatchingConfig:
@@ -64,6 +67,8 @@ def validate_request(
     if not isinstance(continuous_batching, bool):
         raise TypeError(f"continuous_batching must be a bool, not {_describe(continuous_batching)}")
     context = _integer("ctx_len", ctx_len, low=1)
+    if context < 2:
+        raise SpecializationError(f"ctx_len={context} has no room for a prompt and a new token; pass ctx_len=2 or more")
     chunk = _integer("prefill_seq_len", prefill_seq_len, low=1)
     if chunk > context:
         raise SpecializationError(f"prefill_seq_len={chunk} is larger than ctx_len={context}; lower prefill_seq_len")
@@ -151,8 +156,10 @@ def _integer(name: str, value: Any, *, low: int) -> int:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} takes ints, not {_describe(value)}") from None
-    if number < low:
-        raise SpecializationError(f"{name} holds {number}; values are ints >= {low}")
+    if not low <= number <= MAX_SIZE:
+        shown = number if number.bit_length() <= 64 else f"an int of {number.bit_length()} bits"
+        allowed = f">= {low}" if number < low else f"<= {MAX_SIZE} (2**31 - 1)"
+        raise SpecializationError(f"{name} holds {shown}; values are ints {allowed}")
     return number
 
 

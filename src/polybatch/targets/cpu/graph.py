@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, fx
 
 from polybatch.errors import CompilerError
+from polybatch.ops import NATIVE_OPS
 from polybatch.targets.cpu.isa import Isa
 from polybatch.targets.cpu.vector_isa import only_vectors_of
 
-# The C functions of kernels.so that generated code calls directly (see kernels/shims.cpp).
-_C_SHIMS = {
-    "packed_linear": "AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, int64_t out_features",
-    "packed_expert_linear": "AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, "
-    "AtenTensorHandle expert_index, int64_t out_features",
-    "slot_attention": "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle cache, "
-    "AtenTensorHandle batch_index, AtenTensorHandle position_ids, AtenTensorHandle* sinks, int64_t k_offset, "
-    "int64_t v_offset, int64_t ctx_len, double scale, int64_t window, double softcap",
+# How AOTInductor passes each type of argument to a C function that stands for an operator (its "C shim").
+_C_TYPES = {
+    "Tensor": "AtenTensorHandle",
+    "Optional[Tensor]": "AtenTensorHandle*",
+    "int": "int64_t",
+    "float": "double",
+    "bool": "int32_t",
 }
 
 
@@ -51,21 +51,22 @@ def compile_graph(
 
 
 def _options(isa: Isa, work: Path, soname: str) -> dict[str, Any]:
-    shims = {
-        getattr(torch.ops.polybatch, name).default: [
-            f"AOTITorchError aoti_torch_cpu_{name}({arguments}, AtenTensorHandle* ret0)"
-        ]
-        for name, arguments in _C_SHIMS.items()
-    }
     return {
         "aot_inductor.output_path": str(work / "graph.so"),
         "aot_inductor.package_constants_in_so": False,
-        "aot_inductor.custom_ops_to_c_shims": shims,
+        "aot_inductor.custom_ops_to_c_shims": {op: [_c_shim(op)] for op in NATIVE_OPS},
         "aot_inductor.custom_op_libs": [f":{soname}"],
         "cpp.simdlen": isa.inductor_simdlen,
         "cpp.march": isa.march,
         "cpp.dynamic_threads": True,
     }
+
+
+def _c_shim(op: torch._ops.OpOverload) -> str:
+    """The declaration of the function in kernels.so (kernels/*_shims.cpp) that generated code calls for ``op``."""
+    arguments = [f"{_C_TYPES[str(argument.type)]} {argument.name}" for argument in op._schema.arguments]
+    name = op._schema.name.rpartition("::")[2]
+    return f"AOTITorchError aoti_torch_cpu_{name}({', '.join(arguments)}, AtenTensorHandle* ret0)"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ the same functions through ctypes, for tests and for the runtime's thread settin
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -21,7 +22,13 @@ from torch import Tensor
 
 from polybatch.errors import CompilerError
 from polybatch.targets.cpu.isa import Isa
-from polybatch.targets.cpu.packing import elements_per_group, packed_linear_shape
+from polybatch.targets.cpu.kernel_calls import (
+    KERNELS,
+    KernelCall,
+    packed_expert_linear_call,
+    packed_linear_call,
+    slot_attention_call,
+)
 
 KERNEL_DIR = Path(__file__).with_name("kernels")
 
@@ -95,7 +102,8 @@ def soname(isa: Isa, *, cxx: str | None = None) -> str:
 def build_kernels(isa: Isa, out_path: Path | None = None, *, cxx: str | None = None) -> Path:
     """Build the kernels for ``isa`` and return the library's path: ``out_path`` (replaced atomically) if given.
 
-    A finished build is kept under ``$XDG_CACHE_HOME/polybatch/kernels`` and taken from there the next time.
+    A finished build is kept under ``$XDG_CACHE_HOME/polybatch/kernels`` and taken from there the next time (where that
+    cannot be written: in a temporary directory, for this process).
 
     Raises:
         CompilerError: there is no compiler, or it failed; the message has its last lines.
@@ -104,7 +112,6 @@ def build_kernels(isa: Isa, out_path: Path | None = None, *, cxx: str | None = N
     name = soname(isa, cxx=compiler)
     cached = _cache_dir() / name
     if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix=".build-") as build_dir:
             _compile(compiler, isa, name, Path(build_dir)).replace(cached)
     if out_path is None:
@@ -122,8 +129,19 @@ def build_kernels(isa: Isa, out_path: Path | None = None, *, cxx: str | None = N
 
 
 def _cache_dir() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "polybatch" / "kernels"
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polybatch" / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        return _temporary_cache()
+    return folder if os.access(folder, os.W_OK) else _temporary_cache()
+
+
+@functools.cache
+def _temporary_cache() -> Path:
+    folder = tempfile.mkdtemp(prefix="polybatch-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _compile(compiler: str, isa: Isa, name: str, build_dir: Path) -> Path:
@@ -152,73 +170,6 @@ def _run(command: list[str]) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- calling
 
-_int64 = ctypes.c_int64
-_pointer = ctypes.c_void_p
-_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1}
-
-
-class _LinearCall(ctypes.Structure):
-    """``PolybatchLinear`` of kernels/api.h."""
-
-    _fields_ = [
-        ("element", _int64),
-        ("rows", _int64),
-        ("in_features", _int64),
-        ("out_features", _int64),
-        ("x", _pointer),
-        ("x_row_stride", _int64),
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("y", _pointer),
-    ]
-
-
-class _ExpertLinearCall(ctypes.Structure):
-    """``PolybatchExpertLinear`` of kernels/api.h."""
-
-    _fields_ = [("linear", _LinearCall), ("expert_index", _pointer), ("experts", _int64)]
-
-
-class _SlotAttentionCall(ctypes.Structure):
-    """``PolybatchSlotAttention`` of kernels/api.h."""
-
-    _fields_ = [
-        ("element", _int64),
-        ("batch", _int64),
-        ("heads", _int64),
-        ("kv_heads", _int64),
-        ("tokens", _int64),
-        ("head_dim", _int64),
-        ("value_dim", _int64),
-        ("q", _pointer),
-        ("q_strides", _int64 * 3),
-        ("k", _pointer),
-        ("k_strides", _int64 * 3),
-        ("v", _pointer),
-        ("v_strides", _int64 * 3),
-        ("cache", _pointer),
-        ("slot_stride", _int64),
-        ("k_offset", _int64),
-        ("v_offset", _int64),
-        ("ctx_len", _int64),
-        ("batch_index", _pointer),
-        ("position_ids", _pointer),
-        ("batch_index_stride", _int64),
-        ("position_strides", _int64 * 2),
-        ("sinks", _pointer),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        ("window", _int64),
-        ("out", _pointer),
-    ]
-
-
-_CALLS: dict[str, type[ctypes.Structure]] = {
-    "packed_linear": _LinearCall,
-    "packed_expert_linear": _ExpertLinearCall,
-    "slot_attention": _SlotAttentionCall,
-}
-
 
 class KernelLibrary:
     """A built kernel library, loaded with its symbols kept to itself.
@@ -231,9 +182,9 @@ class KernelLibrary:
         # Through a real path with a slash, so that the loader never searches for another file of the same name.
         self._library = ctypes.CDLL(str(self.path.resolve()), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self._library.polybatch_isa.restype = ctypes.c_char_p
-        for name, call in _CALLS.items():
-            function = getattr(self._library, f"polybatch_{name}")
-            function.argtypes, function.restype = [ctypes.POINTER(call)], None
+        self._kernels = {name: getattr(self._library, f"polybatch_{name}") for name in KERNELS}
+        for name, kernel in self._kernels.items():
+            kernel.argtypes, kernel.restype = [ctypes.POINTER(KERNELS[name])], None
 
     @property
     def isa(self) -> str:
@@ -245,26 +196,20 @@ class KernelLibrary:
             raise ValueError(f"threads must be at least 1, not {threads}")
         return int(self._library.polybatch_set_num_threads(threads))
 
+    def run(self, call: KernelCall) -> Tensor:
+        """Fill ``call.result`` and return it."""
+        self._kernels[call.kernel](ctypes.byref(call.arguments))
+        return call.result
+
     def packed_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
-        """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype."""
-        call, y, _kept = _linear_call(x, weight, bias, out_features, ())
-        self._library.polybatch_packed_linear(ctypes.byref(call))
-        return y
+        """See ``packed_linear_call``."""
+        return self.run(packed_linear_call(x, weight, bias, out_features))
 
     def packed_expert_linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor, out_features: int
     ) -> Tensor:
-        """Row i of x [rows, K] times expert ``expert_index[i]`` of stacked packed weights [E, ...]; bias [E, N]."""
-        experts = weight.shape[0]
-        if x.dim() != 2 or expert_index.dtype != torch.int64 or tuple(expert_index.shape) != (x.shape[0],):
-            raise ValueError(f"x {list(x.shape)} and expert_index {list(expert_index.shape)} do not fit together")
-        if ((expert_index < 0) | (expert_index >= experts)).any():
-            raise ValueError(f"expert_index must be in 0..{experts - 1}")
-        linear, y, _kept = _linear_call(x, weight, bias, out_features, (experts,))
-        expert_index = expert_index.contiguous()
-        call = _ExpertLinearCall(linear, expert_index.data_ptr(), experts)
-        self._library.polybatch_packed_expert_linear(ctypes.byref(call))
-        return y
+        """See ``packed_expert_linear_call``."""
+        return self.run(packed_expert_linear_call(x, weight, bias, expert_index, out_features))
 
     def slot_attention(
         self,
@@ -281,70 +226,26 @@ class KernelLibrary:
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
+        rope_cos: Tensor | None = None,
+        rope_sin: Tensor | None = None,
     ) -> Tensor:
-        """Write k, v into ``cache`` [slots, slot_stride] in place, then attend to the live positions of each slot.
-
-        q [B, H, S, D], k [B, HK, S, D], v [B, HK, S, DV], batch_index [B] or [B, 1], position_ids [B, S] with -1 for
-        padding, sinks float32 [H] or None. Returns [B, S, H, DV].
-        """
-        batch, heads, tokens, head_dim = q.shape
-        kv_heads, value_dim = k.shape[1], v.shape[3]
-        elements_per_group(q.dtype)
-        if not q.dtype == k.dtype == v.dtype == cache.dtype:
-            raise ValueError(f"q {q.dtype}, k {k.dtype}, v {v.dtype} and cache {cache.dtype} must have one dtype")
-        if tuple(k.shape) != (batch, kv_heads, tokens, head_dim) or tuple(v.shape) != (
-            batch,
-            kv_heads,
-            tokens,
-            value_dim,
-        ):
-            raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together")
-        if heads % kv_heads or tuple(position_ids.shape) != (batch, tokens) or batch_index.numel() != batch:
-            raise ValueError("heads, batch_index or position_ids do not fit q and k")
-        live = position_ids >= 0
-        slots = batch_index.reshape(batch)[live.any(dim=1)]
-        if (position_ids >= ctx_len).any() or (slots < 0).any() or (slots >= cache.shape[0]).any():
-            raise ValueError(f"a position is not below {ctx_len}, or a slot is not in 0..{cache.shape[0] - 1}")
-        q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-        batch_index = batch_index.reshape(batch)
-        out = q.new_empty(batch, tokens, heads, value_dim)
-        call = _SlotAttentionCall(
-            _ELEMENTS[q.dtype], batch, heads, kv_heads, tokens, head_dim, value_dim,
-            q.data_ptr(), (_int64 * 3)(*q.stride()[:3]),
-            k.data_ptr(), (_int64 * 3)(*k.stride()[:3]),
-            v.data_ptr(), (_int64 * 3)(*v.stride()[:3]),
-            cache.data_ptr(), cache.stride(0), k_offset, v_offset, ctx_len,
-            batch_index.data_ptr(), position_ids.data_ptr(), batch_index.stride(0),
-            (_int64 * 2)(*position_ids.stride()),
-            None if sinks is None else sinks.data_ptr(), scale, softcap, window, out.data_ptr(),
-        )  # fmt: skip
-        self._library.polybatch_slot_attention(ctypes.byref(call))
-        return out
-
-
-def _linear_call(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, stack: tuple[int, ...]
-) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
-    """A linear's arguments, its result and the tensors to keep alive; weight and bias have leading sizes ``stack``."""
-    in_features = x.shape[-1]
-    expected = (*stack, *packed_linear_shape(out_features, in_features, weight.dtype))
-    if x.dtype != weight.dtype or tuple(weight.shape) != expected:
-        raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
-    if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (*stack, out_features)):
-        raise ValueError(f"the bias must be float32 {[*stack, out_features]}, not {bias.dtype} {list(bias.shape)}")
-    rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
-    rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
-    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-    y = x.new_empty(*x.shape[:-1], out_features)
-    call = _LinearCall(
-        _ELEMENTS[x.dtype],
-        rows.shape[0],
-        in_features,
-        out_features,
-        rows.data_ptr(),
-        rows.stride(0),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-    )
-    return call, y, (rows, weight, bias)
+        """See ``slot_attention_call``."""
+        return self.run(
+            slot_attention_call(
+                q,
+                k,
+                v,
+                cache,
+                batch_index,
+                position_ids,
+                sinks,
+                k_offset,
+                v_offset,
+                ctx_len,
+                scale,
+                window,
+                softcap,
+                rope_cos,
+                rope_sin,
+            )
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,47 @@ def open_graph(folder: Path) -> tuple[Any, KernelLibrary]:
 
     The kernels are loaded first: the graph names them by a SONAME that is unique per instruction set and source, and
     the dynamic linker takes the library of that name which is already there, wherever the program directory lies.
+    It also takes a library that was once loaded under the same path, even if the file has been replaced since: so
+    each is opened under a path of its own.
     """
     try:
-        kernels = KernelLibrary(folder / KERNELS)
-        graph = torch._C._aoti.AOTIModelContainerRunnerCpu(str(folder / GRAPH), 1)
-    except (OSError, RuntimeError) as error:
+        with tempfile.TemporaryDirectory(prefix="polybatch-open-") as unique:
+            for name in (KERNELS, GRAPH):
+                (Path(unique) / name).symlink_to((folder / name).resolve())
+            kernels = KernelLibrary(Path(unique) / KERNELS)
+            graph = torch._C._aoti.AOTIModelContainerRunnerCpu(str(Path(unique) / GRAPH), 1)
+    except (OSError, RuntimeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ProgramError(f"cannot load the compiled code of {folder}: {reason}; recompile the program") from error
     return graph, kernels
+
+
+_FileIdentity = tuple[int, int, int, int]
+_mapped: dict[_FileIdentity, dict[str, torch.Tensor]] = {}
+
+
+def _map_once(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a file, mapped once per process however many sessions use it.
+
+    torch's container never lets go of tensors that are lent to it, so a mapping per session would never be undone.
+    """
+    status = path.stat()
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if identity not in _mapped:
+        _mapped[identity] = map_safetensors(path)
+    return _mapped[identity]
+
+
+def _untouched_zeros(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """A zero tensor on anonymous pages that take memory only once they are written; torch.zeros writes them all."""
+    try:
+        pages = mmap.mmap(-1, rows * columns * dtype.itemsize)
+    except (OSError, OverflowError) as error:
+        raise ProgramError(
+            f"cannot reserve {rows * columns * dtype.itemsize} bytes for a KV cache of {rows} slots ({error}); "
+            "recompile with a smaller full_batch_size or ctx_len"
+        ) from error
+    return torch.frombuffer(pages, dtype=dtype).view(rows, columns)
 
 
 class CpuRunner:
@@ -52,12 +87,12 @@ class CpuRunner:
         self._graph, self._kernels = open_graph(folder)
         self._weights = self._lend_weights(folder)
         self._layout = cache_layout(cache)
-        self._cache = torch.zeros(cache.slots, self._layout.slot_elements, dtype=getattr(torch, cache.dtype))
+        self._cache = _untouched_zeros(cache.slots, self._layout.slot_elements, getattr(torch, cache.dtype))
         self._threads = threads
 
     def _lend_weights(self, folder: Path) -> dict[str, torch.Tensor]:
         """Map the weights and lend them to the graph, which keeps pointers: they must live as long as it does."""
-        weights = map_safetensors(folder / WEIGHTS)
+        weights = _map_once(folder / WEIGHTS)
         if weights.keys() != self._graph.get_constant_names_to_original_fqns().keys():
             raise ProgramCorruptError(f"{folder / WEIGHTS} is not the weights file of its graph; recompile the program")
         self._graph.update_constant_buffer(weights, False, True, True)
@@ -85,7 +120,8 @@ class CpuRunner:
 
     def reset(self) -> None:
         """A new cache of untouched pages costs less than clearing the old one."""
-        self._cache = torch.zeros_like(self._cache)
+        slots, elements = self._cache.shape
+        self._cache = _untouched_zeros(slots, elements, self._cache.dtype)
 
     def close(self) -> None:
         self._cache = torch.zeros(0, 0)

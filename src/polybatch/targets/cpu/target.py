@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polybatch.errors import CompilerError
-from polybatch.kv_layout import CacheSpec
+from torch import Tensor, fx
+from transformers import PreTrainedModel
+
+from polybatch.errors import CompilerError, UnsupportedModelError
+from polybatch.kv_layout import CacheSpec, KVLayout
 from polybatch.models.export import export_step
 from polybatch.targets.base import BuildRequest, BuildResult
+from polybatch.targets.cpu.fusion import fuse_rotary
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
 from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
@@ -26,8 +30,9 @@ class CpuTarget:
         build_kernels(isa, folder / KERNELS)
         request.progress("exporting the graph")
         layout = cache_layout(request.cache)
-        graph, inputs = export_step(request.model, layout)
+        graph, inputs = _export(request.model, layout)
         request.progress("packing weights")
+        fuse_rotary(graph)
         pack_weights(graph, pack_linear)
         request.progress("compiling the graph")
         constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
@@ -45,6 +50,16 @@ class CpuTarget:
 
     def open(self, folder: Path, cache: CacheSpec, threads: int) -> CpuRunner:
         return CpuRunner(folder, cache, threads)
+
+
+def _export(model: PreTrainedModel, layout: KVLayout) -> tuple[fx.GraphModule, tuple[Tensor, ...]]:
+    try:
+        return export_step(model, layout)
+    except Exception as error:  # torch.export raises many kinds, most of them internal
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is not supported: its forward pass cannot be exported ({reason})"
+        ) from error
 
 
 def _isa_of_this_machine(name: str) -> Isa:

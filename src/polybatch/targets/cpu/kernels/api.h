@@ -45,6 +45,9 @@ struct PolybatchSlotAttention {
   const int64_t* position_ids;  // [batch, tokens], -1 = padding
   int64_t batch_index_stride, position_batch_stride, position_token_stride;
   const float* sinks;  // [heads] or null
+  const float* rope_cos;  // [batch, tokens, head_dim]: q and k are rotated first (rotary.h); or null
+  const float* rope_sin;
+  int64_t rope_batch_stride, rope_token_stride;  // of both; their last dimension is contiguous
   float scale;
   float softcap;   // 0 = none
   int64_t window;  // 0 = none

@@ -22,6 +22,8 @@
 #include "api.h"
 #include "cache_layout.h"
 #include "parallel.h"
+#include "rotary.h"
+#include "row_tiles.h"
 #include "softmax_state.h"
 
 namespace polybatch {
@@ -95,6 +97,16 @@ class SlotAttention {
     return static_cast<Element*>(call_.out) + ((b * call_.tokens + s) * call_.heads + head) * call_.value_dim;
   }
 
+  // q or k of one token and head, rotated into `out` if the call asks for it.
+  void copy_head(const Element* x, int64_t b, int64_t s, Element* out) const {
+    if (call_.rope_cos == nullptr) {
+      std::copy_n(x, call_.head_dim, out);
+      return;
+    }
+    const int64_t at = b * call_.rope_batch_stride + s * call_.rope_token_stride;
+    rotate_head(x, call_.rope_cos + at, call_.rope_sin + at, call_.head_dim, out);
+  }
+
   void plan(int threads, std::vector<Item>& items, int64_t& partial_states) const;
   void write_token(int64_t b, int64_t kv_head, int64_t s) const;
   void gather_rows(const Item& item, Workspace& work) const;
@@ -127,8 +139,10 @@ void SlotAttention<Dot>::write_token(int64_t b, int64_t kv_head, int64_t s) cons
   }
   const auto* k = static_cast<const Element*>(call_.k);
   const auto* v = static_cast<const Element*>(call_.v);
-  layout_.write_k(k_head(b, kv_head), p,
-                  k + b * call_.k_batch_stride + kv_head * call_.k_head_stride + s * call_.k_token_stride, call_.head_dim);
+  static thread_local Scratch scratch;
+  Element* key = scratch.get<Element>(call_.head_dim);
+  copy_head(k + b * call_.k_batch_stride + kv_head * call_.k_head_stride + s * call_.k_token_stride, b, s, key);
+  layout_.write_k(k_head(b, kv_head), p, key, call_.head_dim);
   layout_.write_v(v_head(b, kv_head), p,
                   v + b * call_.v_batch_stride + kv_head * call_.v_head_stride + s * call_.v_token_stride);
 }
@@ -195,7 +209,7 @@ typename SlotAttention<Dot>::View SlotAttention<Dot>::view_of(const Item& item, 
     const Row& row = work.rows[r];
     const Element* q = static_cast<const Element*>(call_.q) + item.batch * call_.q_batch_stride +
                        row.head * call_.q_head_stride + row.token * call_.q_token_stride;
-    std::copy_n(q, call_.head_dim, queries + r * q_width);
+    copy_head(q, item.batch, row.token, queries + r * q_width);
     std::fill(queries + r * q_width + call_.head_dim, queries + (r + 1) * q_width, Element{});
   }
   return {work.rows.data(),
@@ -217,9 +231,9 @@ void SlotAttention<Dot>::score_vectors(const View& view, int64_t row, int64_t gr
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < VECTORS; ++j) acc[i][j] = zero();
-  const TileOperands<Dot> operands{view.queries + row * q_width, q_width, view.k + group * layout_.k_group(),
-                                   layout_.k_step(),             layout_.k_group(), 0};
-  accumulate_tile(acc, operands, static_cast<int>(layout_.head_steps));
+  const RowsInPlace<Dot, ROWS> queries(view.queries + row * q_width, q_width);
+  const Columns<Dot> keys{view.k + group * layout_.k_group(), layout_.k_step(), layout_.k_group()};
+  accumulate_tile(acc, queries, keys, layout_.head_steps);
   const F16 scale = broadcast(call_.scale);
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i)
@@ -297,11 +311,15 @@ void SlotAttention<Dot>::attend_tile(const View& view, SoftmaxState& state, int6
 #pragma GCC unroll 8
       for (int j = 0; j < VECTORS; ++j)
         acc[i][j] = load(out + i * state.width + j * kLanes) * broadcast(scale_of[i]);
-    const TileOperands<Dot> operands{view.weights + begin, kBlock,
-                                     view.v + (base + begin) / kPack * layout_.v_step() + d * kPack,
-                                     layout_.v_step(),     kLanes * kPack, 0};
-    accumulate_tile(acc, operands, steps, loader);
-    if (half) accumulate_half_step(acc, operands, steps, loader);
+    const RowsInPlace<Dot, ROWS> weights(view.weights + begin, kBlock);
+    const Columns<Dot> values{view.v + (base + begin) / kPack * layout_.v_step() + d * kPack, layout_.v_step(),
+                              kLanes * kPack};
+    accumulate_tile(acc, weights, values, steps, NoPrefetch{}, loader);
+    if (half) {
+      const RowsInPlace<Dot, ROWS> last_weights(view.weights + begin + steps * kPack, kBlock);
+      const Columns<Dot> last{values.first + steps * values.step, values.step, values.vector};
+      accumulate_half_step(acc, last_weights, last, loader);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 8
@@ -324,10 +342,10 @@ void SlotAttention<Dot>::attend_chunk(const View& view, SoftmaxState& state, int
   constexpr int64_t kBlocks = kChunk / kBlock;
   for (int64_t row_block = 0; row_block < view.count; row_block += kRowBlock) {
     const int64_t rows = std::min<int64_t>(kRowBlock, view.count - row_block);
-    const RowTiles tiles(static_cast<int>(rows), kMaxRows);
+    const RowTiles tiles(rows, kMaxRows);
     for (int64_t block = chunk * kBlocks; block < (chunk + 1) * kBlocks; ++block) {
       int64_t row = row_block;
-      for (int tile = 0; tile < tiles.count; ++tile) {
+      for (int64_t tile = 0; tile < tiles.count; ++tile) {
         const int size = tiles.size(tile);
         (this->*kTiles[size - 1])(view, state, row, block);
         row += size;
@@ -428,12 +446,7 @@ void SlotAttention<Dot>::run() {
       i = next;
     }
   };
-  if (threads == 1) {
-    work_on(0, 1);
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  work_on(omp_get_thread_num(), omp_get_num_threads());
+  run_team(threads, work_on);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ AOTITorchError slot_attention(AtenTensorHandle q_handle, AtenTensorHandle k_hand
                               AtenTensorHandle cache_handle, AtenTensorHandle batch_index_handle,
                               AtenTensorHandle position_ids_handle, AtenTensorHandle* sinks_handle, int64_t k_offset,
                               int64_t v_offset, int64_t ctx_len, double scale, int64_t window, double softcap,
+                              AtenTensorHandle* rope_cos_handle, AtenTensorHandle* rope_sin_handle,
                               AtenTensorHandle* result) {
   constexpr const char* kOp = "slot_attention";
   const Tensor q(q_handle), k(k_handle), v(v_handle), cache(cache_handle), index(batch_index_handle),
@@ -53,9 +54,19 @@ AOTITorchError slot_attention(AtenTensorHandle q_handle, AtenTensorHandle k_hand
       return fail(kOp, "the sinks must be float32 [heads], contiguous");
     sinks = static_cast<const float*>(s.data);
   }
+  PolybatchSlotAttention call{};
+  if (rope_cos_handle != nullptr && rope_sin_handle != nullptr) {
+    const Tensor cos(*rope_cos_handle), sin(*rope_sin_handle);
+    for (const Tensor& t : {cos, sin})
+      if (!t.ok || t.dim != 3 || t.dtype != aoti_torch_dtype_float32() || t.sizes[0] != batch || t.sizes[1] != tokens ||
+          t.sizes[2] != head_dim || head_dim % 2 != 0 || !t.rows_are_contiguous() || t.strides[0] != cos.strides[0] ||
+          t.strides[1] != cos.strides[1])
+        return fail(kOp, "rope_cos and rope_sin must be float32 [batch, tokens, head_dim] with the same strides");
+    call.rope_cos = static_cast<const float*>(cos.data), call.rope_sin = static_cast<const float*>(sin.data);
+    call.rope_batch_stride = cos.strides[0], call.rope_token_stride = cos.strides[1];
+  }
   if (new_contiguous({batch, tokens, heads, value_dim}, q.dtype, result) != AOTI_TORCH_SUCCESS)
     return AOTI_TORCH_FAILURE;
-  PolybatchSlotAttention call{};
   call.element = element;
   call.batch = batch, call.heads = heads, call.kv_heads = kv_heads, call.tokens = tokens;
   call.head_dim = head_dim, call.value_dim = value_dim;
@@ -82,10 +93,11 @@ extern "C" {
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_slot_attention(
     AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle cache, AtenTensorHandle batch_index,
     AtenTensorHandle position_ids, AtenTensorHandle* sinks, int64_t k_offset, int64_t v_offset, int64_t ctx_len,
-    double scale, int64_t window, double softcap, AtenTensorHandle* ret0) {
+    double scale, int64_t window, double softcap, AtenTensorHandle* rope_cos, AtenTensorHandle* rope_sin,
+    AtenTensorHandle* ret0) {
   return polybatch::guarded("slot_attention", [&] {
     return polybatch::slot_attention(q, k, v, cache, batch_index, position_ids, sinks, k_offset, v_offset, ctx_len,
-                                     scale, window, softcap, ret0);
+                                     scale, window, softcap, rope_cos, rope_sin, ret0);
   });
 }
 

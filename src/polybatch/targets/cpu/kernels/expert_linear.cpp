@@ -1,7 +1,9 @@
 // packed_expert_linear: row i of y = x[i] @ W[expert_index[i]]^T (+ bias[expert_index[i]]).
 //
 // Rows are sorted by expert, so that each expert's weight is read once; the arithmetic of a row is that of packed_linear
-// (linear_panels.h). Every thread takes the same share of every expert's panels, which balances any routing.
+// (linear_panels.h). Every thread takes the same share of every expert's units, which balances any routing.
+#include <vector>
+
 #include "linear_panels.h"
 
 namespace polybatch {
@@ -27,42 +29,37 @@ void expert_linear(const PolybatchExpertLinear& call) {
   using Element = typename Dot::Element;
   const PolybatchLinear& all = call.linear;
   static thread_local Sorted kept;
+  static thread_local std::vector<Product<Dot>> kept_products;
   Sorted& sorted = kept;
+  std::vector<Product<Dot>>& products = kept_products;
   sorted.sort(call.expert_index, all.rows, call.experts);
-  const int64_t steps = (all.in_features + Dot::kPack - 1) / Dot::kPack;
-  const int64_t padded = steps * Dot::kPack;
-  const int64_t panels = panels_of(all.out_features);
-  const int64_t weight_size = panels * kPanel * padded;
-  Element* x = sorted.x.get<Element>(all.rows * padded);
-  const int threads = threads_for(panels, all.rows * all.in_features * all.out_features);
-
-  const auto work_on = [&](int thread, int team) {
-    const Range mine = share_of(all.rows, thread, team);
-    for (int64_t i = mine.begin; i < mine.end; ++i)
-      copy_padded<Dot>(static_cast<const Element*>(all.x) + sorted.rows[i] * all.x_row_stride, all.in_features, padded,
-                       x + i * padded);
-    meet(team);
-    for (int64_t e = 0; e < call.experts; ++e) {
-      const int64_t begin = sorted.begin[e], rows = sorted.begin[e + 1] - begin;
-      if (rows == 0) continue;
-      const Problem<Dot> p{x + begin * padded,
-                           padded,
-                           static_cast<const Element*>(all.weight) + e * weight_size,
-                           all.bias ? all.bias + e * all.out_features : nullptr,
-                           static_cast<Element*>(all.y),
-                           sorted.rows + begin,
-                           rows,
-                           steps,
-                           all.out_features};
-      run_panels(p, share_of(panels, thread, team));
-    }
-  };
-  if (threads == 1) {
-    work_on(0, 1);
-    return;
+  products.clear();
+  int64_t staged = 0;
+  for (int64_t e = 0; e < call.experts; ++e) {
+    const int64_t begin = sorted.begin[e], rows = sorted.begin[e + 1] - begin;
+    if (rows == 0) continue;
+    const OrderedRows<Element> x{static_cast<const Element*>(all.x), all.x_row_stride, sorted.rows + begin};
+    products.push_back({{x, rows, all.in_features, kMaxRows},
+                        nullptr,
+                        all.bias ? all.bias + e * all.out_features : nullptr,
+                        static_cast<Element*>(all.y),
+                        sorted.rows + begin,
+                        all.out_features});
+    Product<Dot>& p = products.back();
+    p.weight = static_cast<const Element*>(all.weight) + e * panels_of(all.out_features) * p.panel_elements();
+    staged += p.x.staged_elements();
   }
-#pragma omp parallel num_threads(threads)
-  work_on(omp_get_thread_num(), omp_get_num_threads());
+  Element* memory = sorted.x.get<Element>(staged);
+  for (Product<Dot>& p : products) {
+    p.x.stage_into(memory);
+    memory += p.x.staged_elements();
+  }
+  const int64_t work = all.rows * all.in_features * all.out_features;
+  run_team(threads_for(panels_of(all.out_features), work), [&](int thread, int team) {
+    for (const Product<Dot>& p : products) p.x.stage(thread, team);
+    meet(team);
+    for (const Product<Dot>& p : products) run_units(p, share_of(p.units(), thread, team));
+  });
 }
 
 }  // namespace

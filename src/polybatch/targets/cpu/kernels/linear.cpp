@@ -7,32 +7,23 @@ namespace {
 template <class Dot>
 void linear(const PolybatchLinear& call) {
   using Element = typename Dot::Element;
-  Problem<Dot> p{static_cast<const Element*>(call.x),
-                 call.x_row_stride,
+  const OrderedRows<Element> rows{static_cast<const Element*>(call.x), call.x_row_stride, nullptr};
+  Product<Dot> p{{rows, call.rows, call.in_features, kMaxRows},
                  static_cast<const Element*>(call.weight),
                  call.bias,
                  static_cast<Element*>(call.y),
                  nullptr,
-                 call.rows,
-                 (call.in_features + Dot::kPack - 1) / Dot::kPack,
                  call.out_features};
-  if (call.in_features % Dot::kPack != 0) {  // the last group of a row would read its neighbour
-    static thread_local Scratch scratch;
-    const int64_t padded = p.steps * Dot::kPack;
-    Element* copy = scratch.get<Element>(p.rows * padded);
-    for (int64_t row = 0; row < p.rows; ++row)
-      copy_padded<Dot>(p.x + row * call.x_row_stride, call.in_features, padded, copy + row * padded);
-    p.x = copy;
-    p.x_row_stride = padded;
-  }
-  const int64_t panels = panels_of(p.out_features);
-  const int threads = threads_for(panels, p.rows * call.in_features * p.out_features);
-  if (threads == 1) {
-    run_panels(p, {0, panels});
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  run_panels(p, share_of(panels, omp_get_thread_num(), omp_get_num_threads()));
+  static thread_local Scratch scratch;
+  const int64_t staged = p.x.staged_elements();
+  if (staged > 0) p.x.stage_into(scratch.get<Element>(staged));
+  run_team(threads_for(p.units(), call.rows * call.in_features * call.out_features), [&](int thread, int team) {
+    if (staged > 0) {
+      p.x.stage(thread, team);
+      meet(team);
+    }
+    run_units(p, share_of(p.units(), thread, team));
+  });
 }
 
 }  // namespace

@@ -31,12 +31,23 @@ inline void meet(int team) {
 #pragma omp barrier
 }
 
+// Calls work(thread, team) on each of `threads` threads, or here if that is one.
+template <class Work>
+void run_team(int threads, const Work& work) {
+  if (threads == 1) {
+    work(0, 1);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  work(omp_get_thread_num(), omp_get_num_threads());
+}
+
 // Memory that a thread keeps between calls; contents are undefined after `get`.
 class Scratch {
  public:
+  static constexpr size_t kCacheLine = 64;
   template <class T>
   T* get(size_t count) {
-    constexpr size_t kCacheLine = 64;
     const size_t bytes = (count * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
     if (bytes > bytes_) {
       memory_.reset(std::aligned_alloc(kCacheLine, bytes));

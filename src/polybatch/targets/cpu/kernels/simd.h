@@ -24,6 +24,7 @@
 namespace polybatch {
 
 inline constexpr int kLanes = 16;
+inline constexpr int kCacheLine = 64;
 
 struct BFloat16 {
   uint16_t bits;
@@ -44,7 +45,7 @@ inline constexpr const char* kIsaName = "avx512_bf16";
 #else
 inline constexpr const char* kIsaName = "avx512";
 #endif
-inline constexpr TileShape kTile{12, 2, 6, 4};
+inline constexpr TileShape kTile{14, 2, 6, 4};
 
 struct F16 {
   __m512 v;
@@ -128,6 +129,32 @@ POLYBATCH_INLINE F16 dot_bf16_pairs(F16 acc, Pairs a, Pairs b) {
   const __m512 b_odd = _mm512_castsi512_ps(_mm512_and_si512(b.v, odd));
   return {_mm512_fmadd_ps(a_odd, b_odd, _mm512_fmadd_ps(a_even, b_even, acc.v))};
 #endif
+}
+
+// to[s * 16 + i] = rows[i][s]: sixteen groups of four bytes of each of sixteen rows.
+#define POLYBATCH_HAS_TRANSPOSE 1
+POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kLanes], uint32_t* to) {
+  __m512i a[kLanes], b[kLanes];
+  for (int i = 0; i < kLanes; ++i) a[i] = _mm512_loadu_si512(rows[i]);
+  for (int i = 0; i < kLanes; i += 2) {
+    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < kLanes; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+      a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+    }
+  // a[4 g + c]: rows 4 g .. 4 g + 3 of columns c, c + 4, c + 8, c + 12, one per quarter
+  for (int c = 0; c < 4; ++c) {
+    const __m512i low_01 = _mm512_shuffle_i32x4(a[c], a[c + 4], 0x88), high_01 = _mm512_shuffle_i32x4(a[c], a[c + 4], 0xdd);
+    const __m512i low_23 = _mm512_shuffle_i32x4(a[c + 8], a[c + 12], 0x88),
+                  high_23 = _mm512_shuffle_i32x4(a[c + 8], a[c + 12], 0xdd);
+    _mm512_storeu_si512(to + (c + 0) * kLanes, _mm512_shuffle_i32x4(low_01, low_23, 0x88));
+    _mm512_storeu_si512(to + (c + 4) * kLanes, _mm512_shuffle_i32x4(high_01, high_23, 0x88));
+    _mm512_storeu_si512(to + (c + 8) * kLanes, _mm512_shuffle_i32x4(low_01, low_23, 0xdd));
+    _mm512_storeu_si512(to + (c + 12) * kLanes, _mm512_shuffle_i32x4(high_01, high_23, 0xdd));
+  }
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)  // ---------------------------------------------------------------- AVX2
@@ -424,6 +451,13 @@ POLYBATCH_INLINE F16 dot_bf16_pairs(F16 acc, Pairs a, Pairs b) {
 
 // ------------------------------------------------------------------------------------------- the same for every set
 
+#if !defined(POLYBATCH_HAS_TRANSPOSE)
+POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kLanes], uint32_t* to) {
+  for (int s = 0; s < kLanes; ++s)
+    for (int i = 0; i < kLanes; ++i) to[s * kLanes + i] = rows[i][s];
+}
+#endif
+
 // Lanes are combined as a fixed binary tree: i with i+8, then +4, +2, +1.
 template <class Combine>
 POLYBATCH_INLINE float reduce_lanes(F16 x, Combine combine) {
@@ -484,5 +518,6 @@ POLYBATCH_INLINE F16 tanh(F16 x) {
 }
 
 POLYBATCH_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+POLYBATCH_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace polybatch

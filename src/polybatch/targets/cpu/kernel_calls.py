@@ -1,0 +1,207 @@
+"""Calls of the native kernels on torch tensors: the structs of kernels/api.h, filled in and checked."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polybatch.targets.cpu.packing import elements_per_group, packed_linear_shape
+
+_int64 = ctypes.c_int64
+_pointer = ctypes.c_void_p
+_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class _LinearCall(ctypes.Structure):
+    """``PolybatchLinear`` of kernels/api.h."""
+
+    _fields_ = [
+        ("element", _int64),
+        ("rows", _int64),
+        ("in_features", _int64),
+        ("out_features", _int64),
+        ("x", _pointer),
+        ("x_row_stride", _int64),
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("y", _pointer),
+    ]
+
+
+class _ExpertLinearCall(ctypes.Structure):
+    """``PolybatchExpertLinear`` of kernels/api.h."""
+
+    _fields_ = [("linear", _LinearCall), ("expert_index", _pointer), ("experts", _int64)]
+
+
+class _SlotAttentionCall(ctypes.Structure):
+    """``PolybatchSlotAttention`` of kernels/api.h."""
+
+    _fields_ = [
+        ("element", _int64),
+        ("batch", _int64),
+        ("heads", _int64),
+        ("kv_heads", _int64),
+        ("tokens", _int64),
+        ("head_dim", _int64),
+        ("value_dim", _int64),
+        ("q", _pointer),
+        ("q_strides", _int64 * 3),
+        ("k", _pointer),
+        ("k_strides", _int64 * 3),
+        ("v", _pointer),
+        ("v_strides", _int64 * 3),
+        ("cache", _pointer),
+        ("slot_stride", _int64),
+        ("k_offset", _int64),
+        ("v_offset", _int64),
+        ("ctx_len", _int64),
+        ("batch_index", _pointer),
+        ("position_ids", _pointer),
+        ("batch_index_stride", _int64),
+        ("position_strides", _int64 * 2),
+        ("sinks", _pointer),
+        ("rope_cos", _pointer),
+        ("rope_sin", _pointer),
+        ("rope_strides", _int64 * 2),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("window", _int64),
+        ("out", _pointer),
+    ]
+
+
+KERNELS: dict[str, type[ctypes.Structure]] = {
+    "packed_linear": _LinearCall,
+    "packed_expert_linear": _ExpertLinearCall,
+    "slot_attention": _SlotAttentionCall,
+}
+"""The kernels by name, with the struct that each takes a pointer to."""
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """The arguments of one kernel, checked. ``KernelLibrary.run`` can run it any number of times."""
+
+    kernel: str
+    arguments: ctypes.Structure
+    result: Tensor
+    lent: tuple[Tensor | None, ...]
+    """The tensors that ``arguments`` points to, kept alive."""
+
+
+def packed_linear_call(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> KernelCall:
+    """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype."""
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, ())
+    return KernelCall("packed_linear", linear, result, lent)
+
+
+def packed_expert_linear_call(
+    x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor, out_features: int
+) -> KernelCall:
+    """Row i of x [rows, K] times expert ``expert_index[i]`` of stacked packed weights [E, ...]; bias [E, N]."""
+    experts = weight.shape[0]
+    if x.dim() != 2 or expert_index.dtype != torch.int64 or tuple(expert_index.shape) != (x.shape[0],):
+        raise ValueError(f"x {list(x.shape)} and expert_index {list(expert_index.shape)} do not fit together")
+    if ((expert_index < 0) | (expert_index >= experts)).any():
+        raise ValueError(f"expert_index must be in 0..{experts - 1}")
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, (experts,))
+    expert_index = expert_index.contiguous()
+    arguments = _ExpertLinearCall(linear, expert_index.data_ptr(), experts)
+    return KernelCall("packed_expert_linear", arguments, result, (*lent, expert_index))
+
+
+def _linear_arguments(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, stack: tuple[int, ...]
+) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
+    """A linear's arguments, its result and the tensors they point to; weight and bias have leading sizes ``stack``."""
+    in_features = x.shape[-1]
+    expected = (*stack, *packed_linear_shape(out_features, in_features, weight.dtype))
+    if x.dtype != weight.dtype or tuple(weight.shape) != expected:
+        raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
+    if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (*stack, out_features)):
+        raise ValueError(f"the bias must be float32 {[*stack, out_features]}, not {bias.dtype} {list(bias.shape)}")
+    rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
+    rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
+    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+    y = x.new_empty(*x.shape[:-1], out_features)
+    call = _LinearCall(
+        _ELEMENTS[x.dtype],
+        rows.shape[0],
+        in_features,
+        out_features,
+        rows.data_ptr(),
+        rows.stride(0),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+    )
+    return call, y, (rows, weight, bias)
+
+
+def slot_attention_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: Tensor,
+    batch_index: Tensor,
+    position_ids: Tensor,
+    sinks: Tensor | None,
+    k_offset: int,
+    v_offset: int,
+    ctx_len: int,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    rope_cos: Tensor | None = None,
+    rope_sin: Tensor | None = None,
+) -> KernelCall:
+    """Write k, v into ``cache`` [slots, slot_stride] in place, then attend to the live positions of each slot.
+
+    q [B, H, S, D], k [B, HK, S, D], v [B, HK, S, DV], batch_index [B] or [B, 1], position_ids [B, S] with -1 for
+    padding, sinks float32 [H] or None, rope_cos and rope_sin float32 [B, S, D] (one layout) or None.
+    Returns [B, S, H, DV].
+    """
+    batch, heads, tokens, head_dim = q.shape
+    kv_heads, value_dim = k.shape[1], v.shape[3]
+    elements_per_group(q.dtype)
+    if not q.dtype == k.dtype == v.dtype == cache.dtype:
+        raise ValueError(f"q {q.dtype}, k {k.dtype}, v {v.dtype} and cache {cache.dtype} must have one dtype")
+    if tuple(k.shape) != (batch, kv_heads, tokens, head_dim) or tuple(v.shape) != (
+        batch,
+        kv_heads,
+        tokens,
+        value_dim,
+    ):
+        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together")
+    if heads % kv_heads or tuple(position_ids.shape) != (batch, tokens) or batch_index.numel() != batch:
+        raise ValueError("heads, batch_index or position_ids do not fit q and k")
+    live = position_ids >= 0
+    slots = batch_index.reshape(batch)[live.any(dim=1)]
+    if (position_ids >= ctx_len).any() or (slots < 0).any() or (slots >= cache.shape[0]).any():
+        raise ValueError(f"a position is not below {ctx_len}, or a slot is not in 0..{cache.shape[0] - 1}")
+    q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+    batch_index = batch_index.reshape(batch)
+    out = q.new_empty(batch, tokens, heads, value_dim)
+    call = _SlotAttentionCall(
+        _ELEMENTS[q.dtype], batch, heads, kv_heads, tokens, head_dim, value_dim,
+        q.data_ptr(), (_int64 * 3)(*q.stride()[:3]),
+        k.data_ptr(), (_int64 * 3)(*k.stride()[:3]),
+        v.data_ptr(), (_int64 * 3)(*v.stride()[:3]),
+        cache.data_ptr(), cache.stride(0), k_offset, v_offset, ctx_len,
+        batch_index.data_ptr(), position_ids.data_ptr(), batch_index.stride(0),
+        (_int64 * 2)(*position_ids.stride()),
+        None if sinks is None else sinks.data_ptr(), *_rope(rope_cos, rope_sin), scale, softcap, window, out.data_ptr(),
+    )  # fmt: skip
+    return KernelCall(
+        "slot_attention", call, out, (q, k, v, cache, batch_index, position_ids, sinks, rope_cos, rope_sin)
+    )
+
+
+def _rope(cos: Tensor | None, sin: Tensor | None) -> tuple[object, ...]:
+    if cos is None or sin is None:
+        return None, None, (_int64 * 2)()
+    return cos.data_ptr(), sin.data_ptr(), (_int64 * 2)(*cos.stride()[:2])
