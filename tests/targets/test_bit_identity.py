@@ -21,24 +21,41 @@ CROWD_TOKENS = 20
 Logits = list[NDArray[np.float32]]
 
 
-@pytest.fixture(scope="module", params=[isa.name for isa in available_isas()])
-def isa(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+Builds = dict[tuple[str, str], Program]
+
+
+@pytest.fixture(scope="module")
+def builds() -> Builds:
+    """The programs made so far: one per instruction set and dtype, whatever order the tests run in."""
+    return {}
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=[isa.name for isa in available_isas()])
 def program(
-    isa: str, request: pytest.FixtureRequest, llama_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    dtype: str,
+    request: pytest.FixtureRequest,
+    builds: Builds,
+    llama_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Program:
-    return AutoModelForCausalLM.from_pretrained(llama_dir, dtype=request.param).compile(
-        tmp_path_factory.mktemp("identity") / f"{isa}-{request.param}.poly",
-        batch_size=[*range(1, 9), SLOTS],
-        continuous_batching=True,
-        full_batch_size=SLOTS,
-        ctx_len=256,
-        prefill_seq_len=128,
-        isa=isa,
-    )
+    key = (request.param, dtype)
+    if key not in builds:
+        builds[key] = AutoModelForCausalLM.from_pretrained(llama_dir, dtype=dtype).compile(
+            tmp_path_factory.mktemp("identity") / "out.poly",
+            batch_size=[*range(1, 9), SLOTS],
+            continuous_batching=True,
+            full_batch_size=SLOTS,
+            ctx_len=256,
+            prefill_seq_len=128,
+            isa=request.param,
+            profile=False,
+        )
+    return builds[key]
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from steps import prefill
 
 from polybatch import AutoModelForCausalLM, Program
-from polybatch.targets.cpu.isa import available_isas
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -54,24 +52,3 @@ def test_sessions_that_were_closed_leave_no_mapping_behind(program: Program) -> 
         with program.session() as session:
             prefill(session, program.table, [1, 2, 3], slot=0)
     assert mappings() == before
-
-
-def test_programs_of_every_instruction_set_run_side_by_side(llama_dir: Path, tmp_path: Path) -> None:
-    """Each keeps its own kernels: its bits are those it gives alone."""
-    model = AutoModelForCausalLM.from_pretrained(llama_dir)
-    programs = [
-        model.compile(tmp_path / f"{isa.name}.poly", ctx_len=64, prefill_seq_len=16, isa=isa.name)
-        for isa in available_isas()
-    ]
-    tokens = list(range(1, 40))
-
-    def logits(program: Program) -> np.ndarray:
-        with program.session() as session:
-            return prefill(session, program.table, tokens, slot=0)
-
-    alone = [logits(program) for program in programs]
-    sessions = [program.session() for program in programs]
-    together = [prefill(session, program.table, tokens, 0) for session, program in zip(sessions, programs, strict=True)]
-    assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
-    for session in sessions:
-        session.close()
