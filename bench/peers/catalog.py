@@ -27,7 +27,7 @@ class PeerInfo:
 
 
 PEERS = {
-    OURS: PeerInfo("polybatch", "", touches_cache=False),
+    OURS: PeerInfo("polybatch", ""),
     "llama_cpp": PeerInfo("llama.cpp", "llama_cpp"),
     "openvino": PeerInfo("OpenVINO PagedAttention", "openvino", touches_cache=False),
     "openvino_genai": PeerInfo("OpenVINO GenAI", "openvino", touches_cache=False),

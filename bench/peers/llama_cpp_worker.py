@@ -65,26 +65,28 @@ class LlamaCppPeer(Peer):
         llama_cpp.llama_memory_seq_rm(self._memory, 0, -1, -1)
         self._filled.discard(0)
 
-    def generate(self, load: Load) -> int:
+    def generate(self, load: Load) -> list[list[int]]:
         """Waves of as many requests as there are slots; all lengths are equal, so no slot ever waits for another."""
-        prompts, done = load.prompts(self._vocab), 0
+        prompts, done = load.prompts(self._vocab), []
         for start in range(0, load.requests, self._config.slots):
             done += self._generate_wave(prompts[start : start + self._config.slots], load.new_tokens)
         return done
 
-    def _generate_wave(self, prompts: Sequence[list[int]], new_tokens: int) -> int:
+    def _generate_wave(self, prompts: Sequence[list[int]], new_tokens: int) -> list[list[int]]:
         last, fit = [], BATCH_TOKENS // len(prompts[0])
         for first in range(0, len(prompts), fit):
             group = prompts[first : first + fit]
             self._fill_batch([(first + i, 0, ids, False) for i, ids in enumerate(group)])
             self._decode()
             last += self._greedy(len(group))
+        made_tokens = [last]
         for made in range(1, new_tokens):
             self._fill_batch([(row, len(prompts[0]) + made - 1, [token], True) for row, token in enumerate(last)])
             self._decode()
             last = self._greedy(len(prompts))
+            made_tokens.append(last)
         llama_cpp.llama_memory_clear(self._memory, False)
-        return len(prompts) * new_tokens
+        return [list(answer) for answer in zip(*made_tokens, strict=True)]
 
     def _greedy(self, rows: int) -> list[int]:
         """The most probable token of each output row of the last decode."""

@@ -20,15 +20,24 @@ def available_bytes() -> int:
     return kilobytes << 10
 
 
-def peer_bytes(name: str, model: Path, precision: str, slots: int, ctx_len: int, position: int) -> int:
-    """A generous estimate of the memory that one peer takes."""
+def position_bytes(model: Path, precision: str) -> int:
+    """Keys and values of one position of one sequence, in all layers."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    element_bytes = 4 if precision == "fp32" else 2
-    position_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * element_bytes
+    elements: int = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim
+    return elements * element_bytes(precision)
+
+
+def element_bytes(precision: str) -> int:
+    """Of keys and values; int8 is about weights only."""
+    return 4 if precision == "fp32" else 2
+
+
+def peer_bytes(name: str, model: Path, precision: str, slots: int, ctx_len: int, position: int) -> int:
+    """A generous estimate of the memory that one peer takes."""
     positions = ctx_len if PEERS[name].touches_cache else position + 64
-    weight_bytes = (model / "model.safetensors").stat().st_size * element_bytes // 2
-    return slots * positions * position_bytes + WEIGHT_COPIES * weight_bytes + ENGINE_BYTES
+    weight_bytes = (model / "model.safetensors").stat().st_size * element_bytes(precision) // 2
+    return slots * positions * position_bytes(model, precision) + WEIGHT_COPIES * weight_bytes + ENGINE_BYTES
 
 
 def group(sizes: dict[str, int], budget: int) -> list[list[str]]:

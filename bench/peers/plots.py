@@ -10,6 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator
 
 from bench.peers.catalog import OURS, PEERS
 from bench.peers.results import Results
@@ -17,33 +18,41 @@ from bench.peers.results import Results
 COLORS = dict(zip(PEERS, ("#d1495b", "#30638e", "#2e8b57", "#7fb069", "#8d6a9f"), strict=True))
 
 
+def _decode_points(results: Results, model: str, precision: str, peer: str) -> dict[int, tuple[float, float | None]]:
+    """batch -> (ms, times ours); the fastest where a peer was measured in several groups."""
+    points: dict[int, tuple[float, float | None]] = {}
+    for row in results.measurements:
+        same = (row.model, row.precision, row.peer) == (model, precision, peer)
+        if same and row.work.startswith("b=") and "K=" not in row.work and row.median:
+            batch, point = int(row.work[2:]), (row.median, results.ratio(row, OURS))
+            points[batch] = min(points.get(batch, point), point)
+    return dict(sorted(points.items()))
+
+
 def plot_decode(results: Results, model: str, precision: str, path: Path) -> None:
     """Step time over batch size, both logarithmic, and beside it the time of each peer over ours."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
     for peer, info in PEERS.items():
-        points = []
-        for row in results.measurements:
-            same = (row.model, row.precision, row.peer) == (model, precision, peer)
-            if same and row.work.startswith("b=") and "K=" not in row.work and row.median:
-                points.append((int(row.work[2:]), row.median, results.ratio(row, OURS)))
-        points.sort()
+        points = _decode_points(results, model, precision, peer)
         if not points:
             continue
-        batches = [point[0] for point in points]
-        style = {"color": COLORS[peer], "marker": "o", "label": info.title, "linewidth": 2.5 if peer == OURS else 1.5}
-        left.plot(batches, [point[1] for point in points], **style)
+        width = 2.5 if peer == OURS else 1.5
+        style = {"color": COLORS[peer], "marker": "o", "label": info.title, "linewidth": width}
+        left.plot(list(points), [ms for ms, _ in points.values()], **style)
         if peer != OURS:
-            ratios = [(batch, ratio) for batch, _, ratio in points if ratio]
-            right.plot([batch for batch, _ in ratios], [ratio for _, ratio in ratios], **style)
-    right.axhline(1.0, color=COLORS[OURS], linewidth=2.5, label=PEERS[OURS].title)
+            ratios = {batch: ratio for batch, (_, ratio) in points.items() if ratio}
+            right.plot(list(ratios), list(ratios.values()), **style)
+    right.axhline(1.0, color=COLORS[OURS], linewidth=2.5)
     left.set(xscale="log", yscale="log", ylabel="ms per step", title=f"model {model}, {precision}: decode step")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter("{x:g}")
     right.set(xscale="log", ylabel="time over polybatch's", title="above 1: polybatch is faster", ylim=(0, None))
     for axes in (left, right):
         axes.set_xlabel("live sequences")
         axes.set_xticks([1, 2, 8, 32, 128], labels=["1", "2", "8", "32", "128"])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    left.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)

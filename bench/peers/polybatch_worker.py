@@ -59,10 +59,10 @@ class PolybatchPeer(Peer):
         self._fill(0, tokens)
         self._filled.add(0)
 
-    def generate(self, load: Load) -> int:
+    def generate(self, load: Load) -> list[list[int]]:
         params = SamplingParams(max_tokens=load.new_tokens, ignore_eos=True)
         done = self._engine.generate(load.prompts(self._vocab), params)
-        return sum(len(completion.token_ids) for completion in done)
+        return [list(completion.token_ids) for completion in done]
 
     def _fill(self, slot: int, tokens: int) -> None:
         ids = np.random.default_rng(slot).integers(5, 30000, (1, tokens))

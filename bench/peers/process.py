@@ -52,6 +52,10 @@ class PeerProcess:
             raise PeerError(reply["error"])
         return reply
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         """Ask the worker to end; kill it when it does not."""
         with contextlib.suppress(PeerError):

@@ -7,7 +7,7 @@ the standard library. It reads one request a line from standard input and answer
     {"op": "prepare", "cell": {"batch": 8, "drafted": 0}}  -> {}
     {"op": "step", "warmup": 2, "count": 5}               -> {"ms": [...]}
     {"op": "prefill", "tokens": 512, "count": 3}          -> {"ms": [...]}
-    {"op": "generate", "load": {...}}                     -> {"seconds": 1.0, "output_tokens": 4096}
+    {"op": "generate", "load": {...}}                     -> {"seconds": 1.0, "output_tokens": 4096, "first": [...]}
     {"op": "close"}                                       -> {}
 
 A request that fails is answered with {"error": "...", "unsupported": bool}.
@@ -15,15 +15,20 @@ A request that fails is answered with {"error": "...", "unsupported": bool}.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TextIO
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class UnsupportedError(Exception):
@@ -107,8 +112,8 @@ class Peer(ABC):
     def end_prefill(self) -> None:  # noqa: B027
         """Forget that prompt; not timed."""
 
-    def generate(self, load: Load) -> int:
-        """Run the load and return the number of tokens generated; timed."""
+    def generate(self, load: Load) -> list[list[int]]:
+        """Run the load and return the new tokens of each request; timed."""
         raise UnsupportedError("has no end-to-end run")
 
 
@@ -165,8 +170,9 @@ class Server:
 
     def _generate(self, load: dict[str, int]) -> dict[str, Any]:
         start = time.perf_counter()
-        tokens = self._open_peer.generate(Load(**load))
-        return {"seconds": time.perf_counter() - start, "output_tokens": tokens}
+        answers = self._open_peer.generate(Load(**load))
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "output_tokens": sum(map(len, answers)), "first": list(answers[0])}
 
     def _close(self) -> dict[str, Any]:
         self._peer = None
@@ -175,6 +181,7 @@ class Server:
 
 def serve(peer_type: type[Peer]) -> None:
     """The main loop of a worker; whatever the engine prints goes to standard error."""
+    _be_expendable()
     replies = _claim_stdout()
     server = Server(peer_type)
     for line in sys.stdin:
@@ -190,6 +197,12 @@ def serve(peer_type: type[Peer]) -> None:
         print(json.dumps(reply), file=replies, flush=True)
         if last:
             os._exit(0)  # some engines hang or crash in their own shutdown
+
+
+def _be_expendable() -> None:
+    """Die with the driver, which a stopped worker would outlive with its gigabytes, and first when memory runs out."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _claim_stdout() -> TextIO:

@@ -41,6 +41,7 @@ def markdown(results: Results, slots: int = 128, position: int = 512) -> str:
         lines += [f"## Model {model}, {precision}", ""]
         lines += _table(results, model, precision)
         lines += _reasons(results, model, precision)
+        lines += _agreement(results, model, precision)
     lines += ["## What was measured", ""]
     lines += [f"* {name}: not measured, {reason}" for name, reason in results.missing.items()]
     for name, about in results.about.items():
@@ -86,6 +87,23 @@ def _reasons(results: Results, model: str, precision: str) -> list[str]:
         works = ", ".join(_unique(m.work for m in failed if (m.peer, m.reason) == (peer, reason)))
         lines.append(f"* {PEERS[peer].title}, {works}: {reason}")
     return [*lines, ""] if lines else []
+
+
+def _agreement(results: Results, model: str, precision: str) -> list[str]:
+    """A check that all do the same work: greedy answers part only where rounding decides between two tokens."""
+    answers = {
+        m.peer: m.first_answer
+        for m in results.measurements
+        if (m.model, m.precision) == (model, precision) and m.first_answer
+    }
+    ours = answers.pop(OURS, [])
+    if not ours or not answers:
+        return []
+    common = []
+    for peer, answer in answers.items():
+        same = next((i for i, (a, b) in enumerate(zip(ours, answer, strict=True)) if a != b), len(ours))
+        common.append(f"{same} of {len(ours)} {PEERS[peer].title}")
+    return [f"Tokens of the first end-to-end answer until one differs from ours: {', '.join(common)}.", ""]
 
 
 def _unique(items: Iterable[object]) -> list:  # type: ignore[type-arg]

@@ -13,7 +13,9 @@ class Measurement:
 
     work: a cell's name ("b=8", "b=8 K=7"), "prefill 512" or "end to end". unit: "ms" or "tokens/s".
     values: one per sample. turns: the median of each turn, which shows how far the machine drifted.
+    disturbed_turns: those during which other processes used the machine.
     group: the peers that were measured together; figures compare within a group only.
+    first_answer: the tokens of the first request, end to end.
     """
 
     model: str
@@ -26,6 +28,8 @@ class Measurement:
     reason: str = ""
     note: str = ""
     group: str = ""
+    disturbed_turns: int = 0
+    first_answer: list[int] = field(default_factory=list)
 
     @property
     def median(self) -> float | None:

@@ -22,7 +22,8 @@ from bench.peers import memory, report
 from bench.peers.catalog import OURS, PEERS, why_missing, worker_python
 from bench.peers.gguf_file import write_gguf
 from bench.peers.install import CACHE, environment_python
-from bench.peers.measure import Interleaver, held
+from bench.peers.lease import Lease
+from bench.peers.measure import Interleaver
 from bench.peers.process import REPOSITORY, PeerError, PeerProcess
 from bench.peers.protocol import Cell, Config, Load
 from bench.peers.results import Measurement, Results
@@ -42,6 +43,7 @@ class Run:
         names = [OURS, *(name for name in options.peers if name != OURS)]
         missing = {name: reason for name in names if (reason := why_missing(name, options.cache))}
         self._peers = [name for name in names if name not in missing]
+        self._lease = Lease(options.lock)
         settings = {key: str(value) for key, value in vars(options).items()}
         self.results = Results(report.machine(), {**settings, "date": date.today().isoformat()}, missing=missing)
         options.out.mkdir(parents=True, exist_ok=True)
@@ -65,9 +67,12 @@ class Run:
     def _steps(self, folder: Path, precision: str, peers: Sequence[str]) -> None:
         shape = (STEP_SLOTS, STEP_CTX_LEN, POSITION)
         sizes = {name: memory.peer_bytes(name, folder, precision, *shape) for name in peers if name != "openvino_genai"}
-        for group in memory.group(sizes, memory.available_bytes() - memory.RESERVE_BYTES):
+        budget = memory.available_bytes() - memory.RESERVE_BYTES
+        if self._options.memory_gib:
+            budget = min(budget, self._options.memory_gib << 30)
+        for group in memory.group(sizes, budget):
             with self._open(group, self._config(folder, precision, "steps", *shape)) as workers:
-                turns = Interleaver(workers, (folder.name, precision), self._options.samples, self._lock, say)
+                turns = Interleaver(workers, (folder.name, precision), self._options.samples, self._lease, say)
                 self._keep(turns.prefill(PREFILL_TOKENS), group)
                 for cell in CELLS:
                     if not self._options.cells or cell.name in self._options.cells:
@@ -79,7 +84,7 @@ class Run:
             config = self._config(folder, precision, "generate", slots, LOAD_CTX_LEN, 0)
             with self._open(generating, config) as workers:
                 rounds = max(2, self._options.samples // 3)
-                turns = Interleaver(workers, (folder.name, precision), rounds, self._lock, say)
+                turns = Interleaver(workers, (folder.name, precision), rounds, self._lease, say)
                 self._keep(turns.end_to_end(LOAD, f"{slots} at a time"), generating)
 
     def _config(self, folder: Path, precision: str, task: str, slots: int, ctx_len: int, position: int) -> Config:
@@ -101,8 +106,8 @@ class Run:
                     worker_python(name, self._options.cache), f"bench.peers.{name}_worker", variables, log
                 )
                 try:
-                    with held(self._lock, exclusive=False):
-                        about = worker.ask("open", config=asdict(config))["about"]
+                    self._lease.shared()
+                    about = worker.ask("open", config=asdict(config))["about"]
                 except PeerError as error:
                     worker.close()
                     say(f"{name} {Path(config.model).name} {config.precision}: {error}")
@@ -113,6 +118,7 @@ class Run:
                 self.results.about[f"{name} {config.precision} {config.task}"] = about
             yield workers
         finally:
+            self._lease.release()
             for worker in workers.values():
                 worker.close()
 
@@ -126,11 +132,6 @@ class Run:
     def _note_absent(self, model: str, precision: str, name: str) -> None:
         reason = f"has no {precision} on this kind of machine"
         self.results.measurements.append(Measurement(model, precision, "open", name, "", reason=reason))
-
-    @property
-    def _lock(self) -> Path | None:
-        lock: Path | None = self._options.lock
-        return lock
 
 
 def say(line: str) -> None:
@@ -147,6 +148,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=7, help="rounds, each a turn of several steps per peer")
     parser.add_argument("--slots", nargs="+", type=int, default=[32, 64], help="requests at a time, end to end")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--memory-gib", type=int, help="most that open peers may take together; default: what is free")
     parser.add_argument("--out", type=Path, default=Path("bench-results"))
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--lock", type=Path, help="file to lock around timings, for machines that run other things")

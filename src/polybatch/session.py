@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from polybatch.program import Program
     from polybatch.targets.base import SlotKV, StepRunner
 
+_OPTIONAL_INPUTS = frozenset({"comp_ctx_lengths", "num_logits_to_keep"})
+
 _THREADS_PER_CORE = 4
 """More than this many threads per core only wait for each other."""
 
@@ -67,6 +69,9 @@ class InferenceSession:
         self._table = table
         self._runner: StepRunner | None = runner
         self._vocab_size = vocab_size
+        continuous = table.config.continuous_batching
+        self._allowed_shapes = tuple(row.input_shapes(continuous) for row in table.rows)
+        self._input_names = frozenset().union(*self._allowed_shapes)
         self._lock = threading.Lock()
         self._process = os.getpid()
         self.last_specialization: Specialization | None = None
@@ -74,8 +79,7 @@ class InferenceSession:
     @property
     def allowed_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
         """The input shapes of every row of the table, by input name."""
-        continuous = self._table.config.continuous_batching
-        return tuple(row.input_shapes(continuous) for row in self._table.rows)
+        return self._allowed_shapes
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """One step.
@@ -130,17 +134,17 @@ class InferenceSession:
         return self._runner
 
     def _check_arrays(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        known = set().union(*self.allowed_shapes)
-        unknown = sorted(set(inputs) - known)
+        known = self._input_names
+        unknown = sorted(inputs.keys() - known)
         if unknown:
             raise StepInputError(f"unknown inputs {', '.join(unknown)}; this program takes {', '.join(sorted(known))}")
-        missing = sorted(known - set(inputs) - {"comp_ctx_lengths", "num_logits_to_keep"})
+        missing = sorted(known - inputs.keys() - _OPTIONAL_INPUTS)
         if missing:
             raise StepInputError(f"missing inputs {', '.join(missing)}; pass them as int64 arrays")
         for name, array in inputs.items():
             if not isinstance(array, np.ndarray):
                 raise StepInputError(f"{name} must be a numpy array, not {type(array).__name__}")
-            if array.dtype != np.int64 and name not in ("comp_ctx_lengths", "num_logits_to_keep"):
+            if array.dtype != np.int64 and name not in _OPTIONAL_INPUTS:
                 raise StepInputError(f"{name} must be int64, not {array.dtype}; convert it with .astype(np.int64)")
 
     def _match(self, inputs: Mapping[str, NDArray[Any]]) -> Specialization:

@@ -65,7 +65,7 @@ def _prompts(table: SpecializationTable, vocab_size: int) -> list[NDArray[np.int
     room = min(table.max_prompt_len, config.ctx_len - decoded)
     chunk = config.prefill_seq_len
     lengths = [max(1, min(room, length)) for length in (2 * min(chunk, 64) - 3, min(chunk, 64) + 1, 5)]
-    count = min(_MAX_SEQUENCES, config.batch_sizes[-1])
+    count = min(_MAX_SEQUENCES, config.full_batch_size)
     rng = np.random.default_rng(0)
     return [rng.integers(0, vocab_size, length + decoded) for length in lengths[:count]]
 
@@ -112,18 +112,23 @@ def _prefill(
 
 def _decode(
     session: InferenceSession, table: SpecializationTable, tokens: list[int], at: list[int], slots: list[int]
-) -> NDArray[np.float32]:
+) -> list[NDArray[np.float32]]:
+    """One token of each sequence, in as many steps as their number takes; logits [vocab] of each."""
     config = table.config
-    spec = table.choose_decode(len(tokens), 0, max(at))
-    inputs = _empty_step(spec.input_shapes(config.continuous_batching))
-    live = np.arange(len(tokens))
-    inputs["input_ids"][live, 0] = tokens
-    inputs["position_ids"][live, 0] = at
-    if config.continuous_batching:
-        idle = [slot for slot in range(config.full_batch_size) if slot not in slots]
-        inputs["batch_index"][:, 0] = (slots + idle)[: spec.batch_size]
-    result: NDArray[np.float32] = session.run(inputs)["logits"][live, 0]
-    return result
+    logits: list[NDArray[np.float32]] = []
+    for size in table.cover(len(tokens), max_position=max(at)):
+        rows = range(len(logits), min(len(tokens), len(logits) + size.batch_size))
+        spec = table.choose_decode(size.batch_size, 0, max(at))
+        inputs = _empty_step(spec.input_shapes(config.continuous_batching))
+        live = np.arange(len(rows))
+        inputs["input_ids"][live, 0] = [tokens[row] for row in rows]
+        inputs["position_ids"][live, 0] = [at[row] for row in rows]
+        if config.continuous_batching:
+            used = [slots[row] for row in rows]
+            idle = [slot for slot in range(config.full_batch_size) if slot not in used]
+            inputs["batch_index"][:, 0] = (used + idle)[: spec.batch_size]
+        logits += list(session.run(inputs)["logits"][live, 0])
+    return logits
 
 
 def _empty_step(shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:

@@ -43,12 +43,20 @@ class SpecializationTable:
     def candidates(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Specialization, ...]:
         """Rows that agree with every shape passed; ``num_logits_to_keep`` and ``comp_ctx_lengths`` may be left out."""
         found = []
-        for row in self.rows:
+        for row in self._by_step.get(tuple(shapes.get("input_ids", ())), ()):
             allowed = row.input_shapes(self.config.continuous_batching)
             required = allowed.keys() - _OPTIONAL_INPUTS
             if required <= shapes.keys() and all(allowed.get(name) == tuple(shapes[name]) for name in shapes):
                 found.append(row)
         return tuple(found)
+
+    @cached_property
+    def _by_step(self) -> dict[tuple[int, ...], tuple[Specialization, ...]]:
+        """Rows by the shape of ``input_ids``, so that a step does not pay for the size of the table."""
+        groups: dict[tuple[int, ...], list[Specialization]] = {}
+        for row in self.rows:
+            groups.setdefault((row.batch_size, row.seq_len), []).append(row)
+        return {shape: tuple(rows) for shape, rows in groups.items()}
 
     def match(self, shapes: Mapping[str, tuple[int, ...]]) -> Specialization | None:
         """The one row with these input shapes; None when no row, or more than one, agrees with them."""
