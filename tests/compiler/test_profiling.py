@@ -34,7 +34,7 @@ class _CountingSession:
 
 def test_every_row_gets_its_median_and_the_session_is_left_empty() -> None:
     session = _CountingSession(scale=0.001)
-    times = profile_steps(session, TABLE, clock=lambda: session.now)  # type: ignore[arg-type]
+    times = profile_steps(session, TABLE, seconds=1.0, clock=lambda: session.now)  # type: ignore[arg-type]
     assert {row.name: round(ms, 6) for row, ms in times.items()} == {
         "prefill b=1 s=16": 16.0,
         "decode b=1": 1.0,
@@ -46,7 +46,7 @@ def test_every_row_gets_its_median_and_the_session_is_left_empty() -> None:
 
 def test_the_costliest_rows_go_without_when_the_budget_is_spent() -> None:
     session = _CountingSession(scale=0.5)
-    times = profile_steps(session, TABLE, clock=lambda: session.now)  # type: ignore[arg-type]
+    times = profile_steps(session, TABLE, seconds=4.0, clock=lambda: session.now)  # type: ignore[arg-type]
     assert [row.name for row in times] == ["decode b=1"]
 
 
@@ -56,5 +56,6 @@ def test_a_compiled_program_carries_its_step_times(llama_dir: Path, tmp_path: Pa
         model.compile(tmp_path / "out.poly", target="eager", ctx_len=32, prefill_seq_len=8, **options)
         return (row.step_ms for row in Program.load(tmp_path / "out.poly").manifest.specializations)
 
-    assert all(ms is not None and ms > 0 for ms in times())
+    first = next(ms for ms in times() if ms is not None)
+    assert first > 0
     assert all(ms is None for ms in times(profile=False))

@@ -62,7 +62,7 @@ class AutoModelForCausalLM:
         ``comp_ctx_lengths_*`` the attention lengths (:func:`polybatch.specialization.build_table` has the rules).
         ``output_dir`` defaults to ``<model>.poly`` in the current directory; a program that is there is replaced.
         ``isa`` is ``native``, ``avx512_bf16``, ``avx512``, ``avx2`` or ``portable`` (target cpu). ``profile`` measures
-        the step times that the engine chooses by (a few seconds). ``progress`` is called with each stage's name.
+        the step times that the engine chooses by. ``progress`` is called with each stage's name.
 
         Raises SpecializationError or TypeError (before any work), UnsupportedModelError, CompilerError,
         VerificationError and ProgramError; an older program is then as it was.

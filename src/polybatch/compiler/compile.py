@@ -35,6 +35,9 @@ from polybatch.specialization import Specialization, SpecializationTable
 from polybatch.targets import get_target
 from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
+_PROFILE_SHARE = 0.05
+"""Part of a compile's own time that measuring its steps may take, however large the table is."""
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -61,6 +64,7 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
         warnings.warn(message, stacklevel=3)
     target = get_target(options.target)
     options.progress("checking the architecture")
+    started = time.perf_counter()
     config = table.config
     cache = CacheSpec(check_supported(loaded.model), loaded.dtype_name, config.ctx_len, config.full_batch_size)
     _check_context(loaded, table)
@@ -68,7 +72,7 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
         request = BuildRequest(loaded.model, cache, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
-        verification, step_ms = _check(target, writer.path, loaded, cache, table, options)
+        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, started)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return Program.load(options.output_dir)
 
@@ -96,6 +100,7 @@ def _check(
     cache: CacheSpec,
     table: SpecializationTable,
     options: CompileOptions,
+    started: float,
 ) -> tuple[Verification, dict[Specialization, float]]:
     """Run the program that has just been built: its logits against the model's, then its step times."""
     options.progress("checking logits against the model")
@@ -105,7 +110,8 @@ def _check(
         if not options.profile:
             return verification, {}
         options.progress("measuring step times")
-        return verification, profile_steps(session, table)
+        budget = _PROFILE_SHARE * (time.perf_counter() - started)
+        return verification, profile_steps(session, table, budget)
 
 
 def _vocab_size(loaded: LoadedModel) -> int:

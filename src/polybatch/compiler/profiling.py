@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from polybatch.session import InferenceSession
 from polybatch.specialization import Specialization, SpecializationTable
 
-_SECONDS = 1.0
-"""Budget of the whole profile; the costliest rows go without a time when it runs out."""
 _POSITION = 512
 """Where the rows of a measured decode step stand (earlier in a shorter context)."""
 _WARM_UPS = 1
@@ -23,13 +21,13 @@ Clock = Callable[[], float]
 
 
 def profile_steps(
-    session: InferenceSession, table: SpecializationTable, clock: Clock = time.perf_counter
+    session: InferenceSession, table: SpecializationTable, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[Specialization, float]:
-    """Median milliseconds per step of as many rows as the budget allows, the cheapest first.
+    """Median milliseconds per step of as many rows as fit into ``seconds``, the cheapest first.
 
-    Leaves nothing behind: the session is reset.
+    The costliest rows may go without a time. Leaves nothing behind: the session is reset.
     """
-    deadline = clock() + _SECONDS
+    deadline = clock() + seconds
     times: dict[Specialization, float] = {}
     for row in sorted(table.rows, key=lambda row: row.batch_size * row.seq_len):
         if clock() >= deadline:
