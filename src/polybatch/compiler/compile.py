@@ -35,7 +35,7 @@ from polybatch.specialization import Specialization, SpecializationTable
 from polybatch.targets import get_target
 from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
-_PROFILE_SHARE = 0.05
+_PROFILE_SHARE = 0.03
 """Part of a compile's own time that measuring its steps may take, however large the table is."""
 
 
