@@ -88,11 +88,11 @@ class Machine:
         size = ctypes.c_int64(self._memory.numel())
         pointer = ctypes.c_void_p(self._memory.data_ptr())
         read = self._library.read_bytes_per_second
-        return max(read(pointer, size, self._threads) for _ in range(9))
+        return statistics.median(read(pointer, size, self._threads) for _ in range(15))
 
     def rate(self, dtype: torch.dtype) -> float:
         run = partial(self._library.multiply_adds, int(dtype == torch.bfloat16), self._threads)
-        return max(run(100_000) for _ in range(9))
+        return statistics.median(run(100_000) for _ in range(15))
 
 
 def costs(model: Model, dtype: torch.dtype, batch: int, tokens: int) -> dict[str, tuple[int, float, float]]:

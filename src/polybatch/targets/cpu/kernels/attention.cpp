@@ -33,8 +33,8 @@ constexpr int kBlock = 64;
 constexpr int kBlockVectors = kBlock / kLanes;
 constexpr int kChunk = 256;
 constexpr int kRowBlock = 60;  // query rows whose state stays in the L1 cache beside a block of K and V
-constexpr int kMaxRows = kTile.attention_rows;
-constexpr int kVectors = kTile.attention_vectors;
+constexpr int kMaxRows = kTiles.attention.rows;
+constexpr int kVectors = kTiles.attention.vectors;
 constexpr int kItemsPerThread = 4;  // fewer independent items than this: split them further
 
 // One query row: a head of a token.
@@ -233,7 +233,7 @@ void SlotAttention<Dot>::score_vectors(const View& view, int64_t row, int64_t gr
     for (int j = 0; j < VECTORS; ++j) acc[i][j] = zero();
   const RowsInPlace<Dot, ROWS> queries(view.queries + row * q_width, q_width);
   const Columns<Dot> keys{view.k + group * layout_.k_group(), layout_.k_step(), layout_.k_group()};
-  accumulate_tile(acc, queries, keys, layout_.head_steps);
+  accumulate_tile<Dot>(acc, queries, keys, layout_.head_steps);
   const F16 scale = broadcast(call_.scale);
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i)
@@ -314,11 +314,11 @@ void SlotAttention<Dot>::attend_tile(const View& view, SoftmaxState& state, int6
     const RowsInPlace<Dot, ROWS> weights(view.weights + begin, kBlock);
     const Columns<Dot> values{view.v + (base + begin) / kPack * layout_.v_step() + d * kPack, layout_.v_step(),
                               kLanes * kPack};
-    accumulate_tile(acc, weights, values, steps, NoPrefetch{}, loader);
+    accumulate_tile<Dot>(acc, weights, values, steps, NoPrefetch{}, loader);
     if (half) {
       const RowsInPlace<Dot, ROWS> last_weights(view.weights + begin + steps * kPack, kBlock);
       const Columns<Dot> last{values.first + steps * values.step, values.step, values.vector};
-      accumulate_half_step(acc, last_weights, last, loader);
+      accumulate_half_step<Dot>(acc, last_weights, last, loader);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
@@ -342,7 +342,7 @@ void SlotAttention<Dot>::attend_chunk(const View& view, SoftmaxState& state, int
   constexpr int64_t kBlocks = kChunk / kBlock;
   for (int64_t row_block = 0; row_block < view.count; row_block += kRowBlock) {
     const int64_t rows = std::min<int64_t>(kRowBlock, view.count - row_block);
-    const RowTiles tiles(rows, kMaxRows);
+    const RowTiles tiles(rows, kMaxRows, kMaxRows);
     for (int64_t block = chunk * kBlocks; block < (chunk + 1) * kBlocks; ++block) {
       int64_t row = row_block;
       for (int64_t tile = 0; tile < tiles.count; ++tile) {

@@ -39,7 +39,7 @@ void expert_linear(const PolybatchExpertLinear& call) {
     const int64_t begin = sorted.begin[e], rows = sorted.begin[e + 1] - begin;
     if (rows == 0) continue;
     const OrderedRows<Element> x{static_cast<const Element*>(all.x), all.x_row_stride, sorted.rows + begin};
-    products.push_back({{x, rows, all.in_features, kMaxRows},
+    products.push_back({{x, rows, all.in_features},
                         nullptr,
                         all.bias ? all.bias + e * all.out_features : nullptr,
                         static_cast<Element*>(all.y),

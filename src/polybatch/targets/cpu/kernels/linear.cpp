@@ -8,7 +8,7 @@ template <class Dot>
 void linear(const PolybatchLinear& call) {
   using Element = typename Dot::Element;
   const OrderedRows<Element> rows{static_cast<const Element*>(call.x), call.x_row_stride, nullptr};
-  Product<Dot> p{{rows, call.rows, call.in_features, kMaxRows},
+  Product<Dot> p{{rows, call.rows, call.in_features},
                  static_cast<const Element*>(call.weight),
                  call.bias,
                  static_cast<Element*>(call.y),

@@ -1,6 +1,6 @@
 // The left operand of a linear, cut into row tiles and laid out as the panel kernels read it.
 //
-// One tile: the rows are read where they are. More tiles: each is packed once, [steps][16][kPack], and read by every panel.
+// One tile: the rows are read where they are. More tiles: each is packed once, [steps][kPackedPitch][kPack], and read by every panel.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,19 @@
 
 namespace polybatch {
 
-// Rows are cut into the fewest tiles of at most `max_rows`, as equal as possible: 16 rows are 8 + 8, not 12 + 4.
+// Rows are cut into the fewest tiles, as equal as possible: one tile of up to `max_alone` rows, else tiles of up to
+// `max_rows`; 8 rows are 4 + 4, not 6 + 2.
 struct RowTiles {
   int64_t count, rows, longer;  // the first `longer` tiles have rows + 1
 
-  RowTiles(int64_t total, int64_t max_rows)
-      : count((total + max_rows - 1) / max_rows), rows(count ? total / count : 0), longer(count ? total % count : 0) {}
+  RowTiles(int64_t total, int64_t max_rows, int64_t max_alone, int64_t fewest_of_several = 1)
+      : count(total <= max_alone ? (total > 0) : std::max(fewest_of_several, (total + max_rows - 1) / max_rows)), rows(count ? total / count : 0), longer(count ? total % count : 0) {}
   int size(int64_t tile) const { return static_cast<int>(rows + (tile < longer ? 1 : 0)); }
   int64_t begin(int64_t tile) const { return tile * rows + std::min(tile, longer); }
 };
+
+// A linear of several tiles has at least so many: then a prefetch a step in each is enough to bring in a strip of panels.
+inline constexpr int kFewestTiles = kTiles.packed.vectors > 2 ? 4 : 2;
 
 // Rows of a matrix in some order: row i is row order[i] of `first`, or row i where there is no order.
 template <class Element>
@@ -42,20 +46,20 @@ void pack_tile(const OrderedRows<typename Dot::Element>& rows, int64_t begin, in
                typename Dot::Element* to) {
   static_assert(sizeof(typename Dot::Element) * Dot::kPack == sizeof(uint32_t));
   const int64_t whole = features / Dot::kPack;
-  const uint32_t* at[kLanes];
-  for (int i = 0; i < kLanes; ++i)  // lanes past the tile repeat its last row and are not used
+  const uint32_t* at[kPackedPitch];
+  for (int i = 0; i < kPackedPitch; ++i)  // lanes past the tile repeat its last row and are not used
     at[i] = reinterpret_cast<const uint32_t*>(rows[begin + std::min(i, count - 1)]);
   uint32_t* groups = reinterpret_cast<uint32_t*>(to);
   int64_t s = 0;
   for (; s + kLanes <= whole; s += kLanes) {
-    transpose_groups(at, groups + s * kLanes);
-    for (int i = 0; i < kLanes; ++i) at[i] += kLanes;
+    transpose_groups(at, groups + s * kPackedPitch);
+    for (int i = 0; i < kPackedPitch; ++i) at[i] += kLanes;
   }
   for (int i = 0; i < count; ++i) {
-    for (int64_t t = s; t < whole; ++t) std::memcpy(groups + t * kLanes + i, at[i] + (t - s), sizeof(uint32_t));
+    for (int64_t t = s; t < whole; ++t) std::memcpy(groups + t * kPackedPitch + i, at[i] + (t - s), sizeof(uint32_t));
     if (whole * Dot::kPack < features)
       copy_padded<Dot>(rows[begin + i] + whole * Dot::kPack, features - whole * Dot::kPack,
-                       to + (whole * kLanes + i) * Dot::kPack);
+                       to + (whole * kPackedPitch + i) * Dot::kPack);
   }
 }
 
@@ -65,8 +69,8 @@ class StagedRows {
  public:
   using Element = typename Dot::Element;
 
-  StagedRows(const OrderedRows<Element>& rows, int64_t count, int64_t features, int max_rows)
-      : tiles(count, max_rows), steps((features + Dot::kPack - 1) / Dot::kPack), rows_(rows), features_(features) {}
+  StagedRows(const OrderedRows<Element>& rows, int64_t count, int64_t features)
+      : tiles(count, kTiles.packed.rows, kTiles.alone.rows, kFewestTiles), steps((features + Dot::kPack - 1) / Dot::kPack), rows_(rows), features_(features) {}
 
   // Elements that `stage` writes; 0 = nothing to stage.
   int64_t staged_elements() const {
@@ -98,7 +102,7 @@ class StagedRows {
   const int64_t steps;
 
  private:
-  int64_t tile_elements() const { return steps * kLanes * Dot::kPack; }
+  int64_t tile_elements() const { return steps * kPackedPitch * Dot::kPack; }
   OrderedRows<Element> rows_;
   int64_t features_;
   Element* staged_ = nullptr;

@@ -25,6 +25,7 @@ namespace polybatch {
 
 inline constexpr int kLanes = 16;
 inline constexpr int kCacheLine = 64;
+inline constexpr int kPackedPitch = 8;  // rows side by side in a packed tile, at least kTiles.packed.rows
 
 struct BFloat16 {
   uint16_t bits;
@@ -32,10 +33,12 @@ struct BFloat16 {
 
 // What one register tile may hold: rows x vectors of accumulators, beside the operands. See tile.h.
 struct TileShape {
-  int linear_rows;        // with linear_vectors
-  int linear_vectors;
-  int attention_rows;     // with attention_vectors
-  int attention_vectors;
+  int rows, vectors;
+};
+struct TileShapes {
+  TileShape alone;      // a linear whose rows all fit in one tile
+  TileShape packed;     // a linear of more rows
+  TileShape attention;
 };
 
 #if defined(__AVX512F__)  // ------------------------------------------------------------------------------- AVX-512
@@ -45,7 +48,7 @@ inline constexpr const char* kIsaName = "avx512_bf16";
 #else
 inline constexpr const char* kIsaName = "avx512";
 #endif
-inline constexpr TileShape kTile{14, 2, 6, 4};
+inline constexpr TileShapes kTiles{{14, 2}, {6, 4}, {6, 4}};
 
 struct F16 {
   __m512 v;
@@ -131,36 +134,36 @@ POLYBATCH_INLINE F16 dot_bf16_pairs(F16 acc, Pairs a, Pairs b) {
 #endif
 }
 
-// to[s * 16 + i] = rows[i][s]: sixteen groups of four bytes of each of sixteen rows.
+// to[s * 8 + i] = rows[i][s]: sixteen groups of four bytes of each of eight rows.
 #define POLYBATCH_HAS_TRANSPOSE 1
-POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kLanes], uint32_t* to) {
-  __m512i a[kLanes], b[kLanes];
-  for (int i = 0; i < kLanes; ++i) a[i] = _mm512_loadu_si512(rows[i]);
-  for (int i = 0; i < kLanes; i += 2) {
+POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kPackedPitch], uint32_t* to) {
+  __m512i a[kPackedPitch], b[kPackedPitch];
+  for (int i = 0; i < kPackedPitch; ++i) a[i] = _mm512_loadu_si512(rows[i]);
+  for (int i = 0; i < kPackedPitch; i += 2) {
     b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
     b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
   }
-  for (int i = 0; i < kLanes; i += 4)
+  for (int i = 0; i < kPackedPitch; i += 4)
     for (int j = 0; j < 2; ++j) {
       a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
       a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
     }
-  // a[4 g + c]: rows 4 g .. 4 g + 3 of columns c, c + 4, c + 8, c + 12, one per quarter
-  for (int c = 0; c < 4; ++c) {
-    const __m512i low_01 = _mm512_shuffle_i32x4(a[c], a[c + 4], 0x88), high_01 = _mm512_shuffle_i32x4(a[c], a[c + 4], 0xdd);
-    const __m512i low_23 = _mm512_shuffle_i32x4(a[c + 8], a[c + 12], 0x88),
-                  high_23 = _mm512_shuffle_i32x4(a[c + 8], a[c + 12], 0xdd);
-    _mm512_storeu_si512(to + (c + 0) * kLanes, _mm512_shuffle_i32x4(low_01, low_23, 0x88));
-    _mm512_storeu_si512(to + (c + 4) * kLanes, _mm512_shuffle_i32x4(high_01, high_23, 0x88));
-    _mm512_storeu_si512(to + (c + 8) * kLanes, _mm512_shuffle_i32x4(low_01, low_23, 0xdd));
-    _mm512_storeu_si512(to + (c + 12) * kLanes, _mm512_shuffle_i32x4(high_01, high_23, 0xdd));
-  }
+  // Now quarter q of a[c] holds column c + 4 q of rows 0 .. 3, and of a[c + 4] that of rows 4 .. 7.
+  const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+  const __m512i last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  for (int c = 0; c < 4; ++c)
+    for (int half = 0; half < 2; ++half) {
+      const __m512i both = _mm512_permutex2var_epi64(a[c], half ? last : first, a[c + 4]);
+      uint32_t* column = to + (c + 8 * half) * kPackedPitch;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(column), _mm512_castsi512_si256(both));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(column + 4 * kPackedPitch), _mm512_extracti64x4_epi64(both, 1));
+    }
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)  // ---------------------------------------------------------------- AVX2
 
 inline constexpr const char* kIsaName = "avx2";
-inline constexpr TileShape kTile{6, 1, 6, 1};
+inline constexpr TileShapes kTiles{{6, 1}, {6, 1}, {6, 1}};
 
 struct F16 {
   __m256 lo, hi;
@@ -277,9 +280,9 @@ POLYBATCH_INLINE F16 dot_bf16_pairs(F16 acc, Pairs a, Pairs b) {
 
 inline constexpr const char* kIsaName = "portable";
 #if defined(__aarch64__)
-inline constexpr TileShape kTile{6, 1, 6, 1};  // 32 registers
+inline constexpr TileShapes kTiles{{6, 1}, {6, 1}, {6, 1}};  // 32 registers
 #else
-inline constexpr TileShape kTile{3, 1, 3, 1};  // 16 registers
+inline constexpr TileShapes kTiles{{3, 1}, {3, 1}, {3, 1}};  // 16 registers
 #endif
 
 using Float4 = float __attribute__((vector_size(16)));
@@ -452,9 +455,9 @@ POLYBATCH_INLINE F16 dot_bf16_pairs(F16 acc, Pairs a, Pairs b) {
 // ------------------------------------------------------------------------------------------- the same for every set
 
 #if !defined(POLYBATCH_HAS_TRANSPOSE)
-POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kLanes], uint32_t* to) {
+POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kPackedPitch], uint32_t* to) {
   for (int s = 0; s < kLanes; ++s)
-    for (int i = 0; i < kLanes; ++i) to[s * kLanes + i] = rows[i][s];
+    for (int i = 0; i < kPackedPitch; ++i) to[s * kPackedPitch + i] = rows[i][s];
 }
 #endif
 
@@ -517,7 +520,7 @@ POLYBATCH_INLINE F16 tanh(F16 x) {
   return one - broadcast(2.0f) / (exp(x + x) + one);
 }
 
+// Into all caches: on Zen 5 a prefetch into the L2 cache alone gains less, whatever falls out of L1 afterwards.
 POLYBATCH_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
-POLYBATCH_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace polybatch

@@ -61,14 +61,14 @@ class RowsInPlace {
   ptrdiff_t stride_;
 };
 
-// The rows of a tile side by side: row i, step s at first + (s * kLanes + i) * kPack.
+// The rows of a tile side by side: row i, step s at first + (s * kPackedPitch + i) * kPack.
 template <class Dot>
 class PackedRows {
  public:
   using Element = typename Dot::Element;
   POLYBATCH_INLINE explicit PackedRows(const Element* first) : p_(first) {}
   POLYBATCH_INLINE const Element* operator[](int i) const { return p_ + i * Dot::kPack; }
-  POLYBATCH_INLINE void next() { p_ += kLanes * Dot::kPack; }
+  POLYBATCH_INLINE void next() { p_ += kPackedPitch * Dot::kPack; }
 
  private:
   const Element* p_;
@@ -79,6 +79,8 @@ template <class Dot>
 struct Columns {
   const typename Dot::Element* first;
   ptrdiff_t step, vector;
+  POLYBATCH_INLINE const typename Dot::Element* at(int j) const { return first + j * vector; }
+  POLYBATCH_INLINE void next() { first += step; }
 };
 
 // What a tile asks to be brought nearer while it computes; next() is called once a step.
@@ -97,12 +99,12 @@ struct PrefetchLines {
   }
 };
 
-// One line every `stride` bytes, into the L2 cache.
-struct PrefetchToL2 {
+// One line every `stride` bytes: the tile's part of something that several tiles bring in together.
+struct PrefetchPart {
   const char* p;
   ptrdiff_t stride;
   POLYBATCH_INLINE void next() {
-    prefetch_to_l2(p);
+    prefetch(p);
     p += stride;
   }
 };
@@ -121,15 +123,14 @@ struct FirstLanes {
   }
 };
 
-template <class Dot, int ROWS, int VECTORS, class Rows, class Prefetch = NoPrefetch, class Loader = WholeVectors>
-POLYBATCH_INLINE void accumulate_tile(typename Dot::Sum (&acc)[ROWS][VECTORS], Rows rows, const Columns<Dot>& columns, int64_t steps,
-                                      Prefetch ahead = {}, Loader loader = {}) {
-  const typename Dot::Element* b = columns.first;
-  const ptrdiff_t b_step = columns.step, b_vector = columns.vector;
+template <class Dot, int ROWS, int VECTORS, class Rows, class Columns, class Prefetch = NoPrefetch,
+          class Loader = WholeVectors>
+POLYBATCH_INLINE void accumulate_tile(typename Dot::Sum (&acc)[ROWS][VECTORS], Rows rows, Columns columns,
+                                      int64_t steps, Prefetch ahead = {}, Loader loader = {}) {
   for (int64_t s = 0; s < steps; ++s) {
     typename Dot::Vector vector[VECTORS];
 #pragma GCC unroll 8
-    for (int j = 0; j < VECTORS; ++j) vector[j] = loader.template load<Dot>(b + j * b_vector);
+    for (int j = 0; j < VECTORS; ++j) vector[j] = loader.template load<Dot>(columns.at(j));
     ahead.next();
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) {
@@ -138,18 +139,18 @@ POLYBATCH_INLINE void accumulate_tile(typename Dot::Sum (&acc)[ROWS][VECTORS], R
       for (int j = 0; j < VECTORS; ++j) acc[i][j] = Dot::dot(acc[i][j], scalar, vector[j]);
     }
     rows.next();
-    b += b_step;
+    columns.next();
   }
 }
 
 // One more step in which only the first element of each column group counts (the rest of the group is not live).
 template <class Dot, int ROWS, int VECTORS, class Rows, class Loader = WholeVectors>
-POLYBATCH_INLINE void accumulate_half_step(typename Dot::Sum (&acc)[ROWS][VECTORS], const Rows& rows, const Columns<Dot>& columns,
-                                           Loader loader = {}) {
+POLYBATCH_INLINE void accumulate_half_step(typename Dot::Sum (&acc)[ROWS][VECTORS], const Rows& rows,
+                                           const Columns<Dot>& columns, Loader loader = {}) {
 #pragma GCC unroll 8
   for (int j = 0; j < VECTORS; ++j) {
     const typename Dot::Vector vector =
-        Dot::first_of_group(loader.template load<Dot>(columns.first + j * columns.vector));
+        Dot::first_of_group(loader.template load<Dot>(columns.at(j)));
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) acc[i][j] = Dot::dot(acc[i][j], Dot::broadcast_group(rows[i]), vector);
   }
