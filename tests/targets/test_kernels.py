@@ -14,14 +14,17 @@ from torch import Tensor
 from polybatch.errors import CompilerError
 from polybatch.kv_layout import KVLayout, LayerKV
 from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
+from polybatch.targets.cpu.kernel_calls import Int8
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
 from polybatch.targets.cpu.packing import (
     kv_head_elements,
     pack_keys,
     pack_linear,
+    pack_linear_int8,
     pack_values,
     unpack_keys,
     unpack_linear,
+    unpack_linear_int8,
     unpack_values,
 )
 
@@ -188,6 +191,100 @@ def test_an_expert_that_does_not_exist_is_refused(kernels: KernelLibrary) -> Non
     _, packed, bias = expert_weights(8, 8, torch.float32)
     with pytest.raises(ValueError, match="expert_index"):
         kernels.packed_expert_linear(torch.zeros(2, 8), packed, bias, torch.tensor([0, EXPERTS]), 8)
+
+
+# ---------------------------------------------------------------------------------------------------------------- int8
+
+formats = pytest.mark.parametrize("quantize", [True, False], ids=["int8", "int8_weight_only"])
+
+
+def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as integers in -127..127 (float64) and their scales."""
+    top = x.float().abs().amax(dim=-1, keepdim=True)
+    return (x.float() * (127 / top)).round().double(), (top / 127).double()
+
+
+def test_an_int8_weight_is_within_half_a_step_of_the_original() -> None:
+    weight = seeded(70, 33)
+    weight[5] = 0
+    packed, scale = pack_linear_int8(weight)
+    assert packed.dtype == torch.int8 and scale.shape == (70,)
+    error = (unpack_linear_int8(packed, scale, 33) - weight).abs()
+    assert (error <= scale[:, None] * 0.5001).all()
+
+
+@dtypes
+@formats
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 33, 7), (0, 32, 16), (13, 100, 129), (40, 192, 64)])
+def test_int8_linear_is_a_matrix_product(
+    kernels: KernelLibrary, dtype: torch.dtype, quantize: bool, m: int, n: int, k: int
+) -> None:
+    x, bias = seeded(m, k, dtype=dtype), seeded(n, seed=2)
+    packed, scale = pack_linear_int8(seeded(n, k, seed=1) / k**0.5)
+    y = kernels.packed_linear(x, packed, bias, n, Int8(scale, quantize))
+    weight = unpack_linear_int8(packed, scale, k).double()
+    integers, steps = quantized(x) if m and quantize else (x.double(), 1)
+    torch.testing.assert_close(y.double(), (integers @ weight.T * steps + bias).to(dtype).double(), **TOLERANCE[dtype])
+
+
+@dtypes
+def test_int8_linear_gives_the_same_bits_on_every_isa(dtype: torch.dtype) -> None:
+    x, bias = seeded(17, 301, dtype=dtype), seeded(90, seed=2)
+    packed, scale = pack_linear_int8(seeded(90, 301, seed=1))
+    first, *others = (
+        library(isa.name).packed_linear(x, packed, bias, 90, Int8(scale, True)) for isa in available_isas()
+    )
+    for other in others:
+        assert_same_bits(other, first)
+
+
+@dtypes
+@formats
+@pytest.mark.parametrize("k", [192, 61])
+def test_a_row_of_int8_linear_has_the_same_bits_in_any_company(
+    kernels: KernelLibrary, dtype: torch.dtype, quantize: bool, k: int
+) -> None:
+    n, rows = 104, 70
+    x, bias, (packed, scale) = seeded(rows, k, dtype=dtype), seeded(n, seed=2), pack_linear_int8(seeded(n, k, seed=1))
+    int8 = Int8(scale, quantize)
+    solo = torch.cat([kernels.packed_linear(x[i : i + 1], packed, bias, n, int8) for i in range(rows)])
+    for m in range(rows + 1):
+        for threads in (1, 2):
+            y = with_threads(kernels, threads, lambda m=m: kernels.packed_linear(x[:m], packed, bias, n, int8))
+            assert_same_bits(y, solo[:m])
+
+
+@formats
+def test_int8_linear_keeps_extreme_rows_to_themselves(kernels: KernelLibrary, quantize: bool) -> None:
+    x, n = seeded(6, 40), 40
+    packed, scale = pack_linear_int8(seeded(n, 40, seed=1))
+    int8 = Int8(scale, quantize)
+    clean = kernels.packed_linear(x, packed, None, n, int8)
+    x[0], x[1], x[2, 3], x[3] = 0.0, float("nan"), float("inf"), 1e-38
+    dirty = kernels.packed_linear(x, packed, None, n, int8)
+    assert not dirty[0].any() and dirty[1].isnan().all() and not dirty[2].isfinite().any()
+    assert dirty[3].abs().max() < 1e-35
+    assert_same_bits(dirty[4:], clean[4:])
+
+
+@dtypes
+@formats
+def test_an_int8_expert_gives_the_bits_of_int8_linear(
+    kernels: KernelLibrary, dtype: torch.dtype, quantize: bool
+) -> None:
+    n, k, rows = 72, 61, 90
+    weight, _, bias = expert_weights(n, k, torch.float32)
+    packed, scale = (torch.stack(parts) for parts in zip(*map(pack_linear_int8, weight), strict=True))
+    x, expert = seeded(rows, k, dtype=dtype), torch.arange(rows) * 3 % 4
+    solo = torch.stack(
+        [kernels.packed_linear(x, packed[e], bias[e], n, Int8(scale[e], quantize)) for e in range(EXPERTS)]
+    )
+    for count in (1, 2, 13, rows):
+        for threads in (1, 2):
+            call = functools.partial(
+                kernels.packed_expert_linear, x[:count], packed, bias, expert[:count], n, Int8(scale, quantize)
+            )
+            assert_same_bits(with_threads(kernels, threads, call), solo[expert[:count], torch.arange(count)])
 
 
 # ------------------------------------------------------------------------------------------------------ slot_attention

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polybatch.targets.cpu.packing import elements_per_group, packed_linear_shape
+from polybatch.targets.cpu.packing import elements_per_group, packed_int8_shape, packed_linear_shape
 
 _int64 = ctypes.c_int64
 _pointer = ctypes.c_void_p
@@ -28,6 +28,8 @@ class _LinearCall(ctypes.Structure):
         ("weight", _pointer),
         ("bias", _pointer),
         ("y", _pointer),
+        ("scale", _pointer),
+        ("quantize_rows", _int64),
     ]
 
 
@@ -93,14 +95,34 @@ class KernelCall:
     """The tensors that ``arguments`` points to, kept alive."""
 
 
-def packed_linear_call(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> KernelCall:
-    """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype."""
-    linear, result, lent = _linear_arguments(x, weight, bias, out_features, ())
+@dataclass(frozen=True)
+class Int8:
+    """How int8 weights are to be used."""
+
+    scale: Tensor
+    """float32 [N], from ``pack_linear_int8``; of experts, [E, N]."""
+    quantize_activations: bool
+    """Whether x becomes int8 too, row by row, or stays as it is."""
+
+
+def packed_linear_call(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None = None
+) -> KernelCall:
+    """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
+
+    With ``int8`` the weight is from ``pack_linear_int8``.
+    """
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, ())
     return KernelCall("packed_linear", linear, result, lent)
 
 
 def packed_expert_linear_call(
-    x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor, out_features: int
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    expert_index: Tensor,
+    out_features: int,
+    int8: Int8 | None = None,
 ) -> KernelCall:
     """Row i of x [rows, K] times expert ``expert_index[i]`` of stacked packed weights [E, ...]; bias [E, N]."""
     experts = weight.shape[0]
@@ -108,25 +130,33 @@ def packed_expert_linear_call(
         raise ValueError(f"x {list(x.shape)} and expert_index {list(expert_index.shape)} do not fit together")
     if ((expert_index < 0) | (expert_index >= experts)).any():
         raise ValueError(f"expert_index must be in 0..{experts - 1}")
-    linear, result, lent = _linear_arguments(x, weight, bias, out_features, (experts,))
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (experts,))
     expert_index = expert_index.contiguous()
     arguments = _ExpertLinearCall(linear, expert_index.data_ptr(), experts)
     return KernelCall("packed_expert_linear", arguments, result, (*lent, expert_index))
 
 
 def _linear_arguments(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, stack: tuple[int, ...]
+    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None, stack: tuple[int, ...]
 ) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
-    """A linear's arguments, its result and the tensors they point to; weight and bias have leading sizes ``stack``."""
+    """A linear's arguments, its result and the tensors they point to; what is constant has leading sizes ``stack``."""
     in_features = x.shape[-1]
-    expected = (*stack, *packed_linear_shape(out_features, in_features, weight.dtype))
-    if x.dtype != weight.dtype or tuple(weight.shape) != expected:
+    if int8 is None:
+        dtype, shape = x.dtype, packed_linear_shape(out_features, in_features, x.dtype)
+    else:
+        dtype, shape = torch.int8, packed_int8_shape(out_features, in_features)
+    if x.dtype not in _ELEMENTS or weight.dtype != dtype or tuple(weight.shape) != (*stack, *shape):
         raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
-    if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (*stack, out_features)):
-        raise ValueError(f"the bias must be float32 {[*stack, out_features]}, not {bias.dtype} {list(bias.shape)}")
+    scale = None if int8 is None else int8.scale
+    for name, vector in (("bias", bias), ("scale", scale)):
+        if vector is not None and (vector.dtype != torch.float32 or tuple(vector.shape) != (*stack, out_features)):
+            raise ValueError(
+                f"the {name} must be float32 {[*stack, out_features]}, not {vector.dtype} {list(vector.shape)}"
+            )
     rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
     rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
-    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+    weight = weight.contiguous()
+    bias, scale = (None if vector is None else vector.contiguous() for vector in (bias, scale))
     y = x.new_empty(*x.shape[:-1], out_features)
     call = _LinearCall(
         _ELEMENTS[x.dtype],
@@ -138,8 +168,10 @@ def _linear_arguments(
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
+        None if scale is None else scale.data_ptr(),
+        int8 is not None and int8.quantize_activations,
     )
-    return call, y, (rows, weight, bias)
+    return call, y, (rows, weight, bias, scale)
 
 
 def slot_attention_call(

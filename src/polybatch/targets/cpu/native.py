@@ -24,6 +24,7 @@ from polybatch.errors import CompilerError
 from polybatch.targets.cpu.isa import Isa
 from polybatch.targets.cpu.kernel_calls import (
     KERNELS,
+    Int8,
     KernelCall,
     packed_expert_linear_call,
     packed_linear_call,
@@ -201,15 +202,23 @@ class KernelLibrary:
         self._kernels[call.kernel](ctypes.byref(call.arguments))
         return call.result
 
-    def packed_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
+    def packed_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None = None
+    ) -> Tensor:
         """See ``packed_linear_call``."""
-        return self.run(packed_linear_call(x, weight, bias, out_features))
+        return self.run(packed_linear_call(x, weight, bias, out_features, int8))
 
     def packed_expert_linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: Tensor, out_features: int
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        expert_index: Tensor,
+        out_features: int,
+        int8: Int8 | None = None,
     ) -> Tensor:
         """See ``packed_expert_linear_call``."""
-        return self.run(packed_expert_linear_call(x, weight, bias, expert_index, out_features))
+        return self.run(packed_expert_linear_call(x, weight, bias, expert_index, out_features, int8))
 
     def slot_attention(
         self,

@@ -11,6 +11,9 @@ from torch import Tensor
 LINEAR_PANEL = 32
 """Output columns of one panel of a packed weight."""
 
+_INT8_GROUP = 4
+_INT8_LARGEST = 127
+
 POSITION_GROUP = 16
 """Positions whose K lie side by side; a slot's ctx_len is rounded up to whole groups."""
 
@@ -59,6 +62,36 @@ def unpack_linear(packed: Tensor, out_features: int, in_features: int) -> Tensor
     steps = packed.shape[1]
     rows = packed.reshape(-1, steps, LINEAR_PANEL, group).permute(0, 2, 1, 3).reshape(-1, steps * group)
     return rows[:out_features, :in_features].contiguous()
+
+
+def packed_int8_shape(out_features: int, in_features: int) -> tuple[int, ...]:
+    """Shape of ``pack_linear_int8``'s weight: [panels, 1 + ceil(K/4), 32, 4]."""
+    return (-(-out_features // LINEAR_PANEL), 1 + -(-in_features // _INT8_GROUP), LINEAR_PANEL, _INT8_GROUP)
+
+
+def pack_linear_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A float weight [N, K] as symmetric int8 for each output channel: (packed int8, scale float32 [N]).
+
+    Row n is about ``scale[n]`` times what is stored, which lies in -127..127. The first group of a panel holds one
+    int32 for each of its columns: -128 times the sum of what is stored (see ``DotU8S8`` in kernels/tile.h).
+    """
+    out_features, in_features = weight.shape
+    shape = packed_int8_shape(out_features, in_features)
+    rows = weight.float()
+    scale = rows.abs().amax(dim=1) / _INT8_LARGEST if in_features else torch.zeros(out_features)
+    stored = torch.zeros(shape[0] * LINEAR_PANEL, (shape[1] - 1) * _INT8_GROUP, dtype=torch.int8)
+    divisor = torch.where(scale > 0, scale, 1.0)[:, None]
+    stored[:out_features, :in_features] = (rows / divisor).round().clamp(-_INT8_LARGEST, _INT8_LARGEST).to(torch.int8)
+    groups = stored.view(shape[0], LINEAR_PANEL, shape[1] - 1, _INT8_GROUP).transpose(1, 2)
+    correction = stored.sum(dim=1, dtype=torch.int32) * -128
+    header = correction.view(torch.int8).view(shape[0], 1, LINEAR_PANEL, _INT8_GROUP)
+    return torch.cat([header, groups], dim=1), scale
+
+
+def unpack_linear_int8(packed: Tensor, scale: Tensor, in_features: int) -> Tensor:
+    """The float32 weight [N, K] that ``pack_linear_int8``'s result stands for."""
+    rows = packed[:, 1:].transpose(1, 2).reshape(packed.shape[0] * LINEAR_PANEL, -1)
+    return rows[: scale.shape[0], :in_features] * scale[:, None]
 
 
 def kv_head_elements(key_dim: int, value_dim: int, ctx_len: int, dtype: torch.dtype) -> tuple[int, int]:

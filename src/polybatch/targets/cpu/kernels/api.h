@@ -10,7 +10,8 @@ extern "C" {
 
 enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 
-// y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x, y and W have `element`; y is contiguous.
+// y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W too unless there is a scale: then W
+// is int8, a column of it standing for scale times what is stored. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
   int64_t rows, in_features, out_features;
@@ -19,10 +20,12 @@ struct PolybatchLinear {
   const void* weight;  // packed, see linear_panels.h
   const float* bias;   // [out_features] or null
   void* y;
+  const float* scale;     // [out_features] or null
+  int64_t quantize_rows;  // int8 W only: 1 = x becomes int8 too, row by row
 };
 
-// Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other, linear.bias
-// [experts, out_features]. See expert_linear.cpp.
+// Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other; linear.bias
+// and linear.scale are [experts, out_features].
 struct PolybatchExpertLinear {
   struct PolybatchLinear linear;
   const int64_t* expert_index;  // [rows], each in 0 .. experts - 1

@@ -1,39 +1,24 @@
-// packed_linear: see linear_panels.h.
-#include "linear_panels.h"
+// packed_linear and packed_expert_linear: the format of a call, from its element types. See linear_formats.h.
+#include "linear.h"
 
 namespace polybatch {
 namespace {
 
-template <class Dot>
-void linear(const PolybatchLinear& call) {
-  using Element = typename Dot::Element;
-  const OrderedRows<Element> rows{static_cast<const Element*>(call.x), call.x_row_stride, nullptr};
-  Product<Dot> p{{rows, call.rows, call.in_features},
-                 static_cast<const Element*>(call.weight),
-                 call.bias,
-                 static_cast<Element*>(call.y),
-                 nullptr,
-                 call.out_features};
-  static thread_local Scratch scratch;
-  const int64_t staged = p.x.staged_elements();
-  if (staged > 0) p.x.stage_into(scratch.get<Element>(staged));
-  run_team(threads_for(p.units(), call.rows * call.in_features * call.out_features), [&](int thread, int team) {
-    if (staged > 0) {
-      p.x.stage(thread, team);
-      meet(team);
-    }
-    run_units(p, share_of(p.units(), thread, team));
-  });
+void run(const PolybatchLinear& call, const int64_t* expert_index, int64_t experts) {
+  if (call.rows == 0 || call.out_features == 0) return;
+  const bool bf16 = call.element == kPolybatchBFloat16;
+  const auto format = call.scale == nullptr ? (bf16 ? run_linear<FloatFormat<DotBF16>> : run_linear<FloatFormat<DotF32>>)
+                      : call.quantize_rows  ? (bf16 ? run_linear<Int8Format<BFloat16>> : run_linear<Int8Format<float>>)
+                      : bf16                ? run_linear<Int8WeightFormat<DotBF16>>
+                                            : run_linear<Int8WeightFormat<DotF32>>;
+  format(call, expert_index, experts);
 }
 
 }  // namespace
 }  // namespace polybatch
 
-void polybatch_packed_linear(const PolybatchLinear* call) {
-  if (call->rows == 0 || call->out_features == 0) return;
-  if (call->element == kPolybatchBFloat16) {
-    polybatch::linear<polybatch::DotBF16>(*call);
-  } else {
-    polybatch::linear<polybatch::DotF32>(*call);
-  }
+void polybatch_packed_linear(const PolybatchLinear* call) { polybatch::run(*call, nullptr, 1); }
+
+void polybatch_packed_expert_linear(const PolybatchExpertLinear* call) {
+  polybatch::run(call->linear, call->expert_index, call->experts);
 }

@@ -1,4 +1,5 @@
 // The running softmax of a block of query rows, kept as flash attention does: row maximum, sum, unnormalised output.
+// Scores and maxima are in base 2: a weight is 2^(score - maximum).
 //
 // The sum is kept in 16 lanes (lane = position modulo 16) and reduced once, at the end. A row that has seen no live
 // position has maximum -inf, sum 0 and output 0.
@@ -32,8 +33,8 @@ struct SoftmaxState {
   void merge_row(int64_t r, const SoftmaxState& later) {
     if (later.maximum[r] == kMinusInfinity) return;
     const float both = maximum[r] > later.maximum[r] ? maximum[r] : later.maximum[r];
-    const F16 scale = exp(broadcast(maximum[r] - both));
-    const F16 later_scale = exp(broadcast(later.maximum[r] - both));
+    const F16 scale = exp2(broadcast(maximum[r] - both));
+    const F16 later_scale = exp2(broadcast(later.maximum[r] - both));
     maximum[r] = both;
     float* s = sum + r * kLanes;
     store(s, fma(load(s), scale, load(later.sum + r * kLanes) * later_scale));
@@ -43,13 +44,13 @@ struct SoftmaxState {
     }
   }
 
-  // Out rows become final: `sink` (-inf = none) is one more logit, with no value.
+  // Out rows become final: `sink` (-inf = none) is one more score, with no value.
   template <class Element>
   void finish_row(int64_t r, float sink, Element* to, int64_t value_dim) const {
     const float both = maximum[r] > sink ? maximum[r] : sink;
     const bool empty = both == kMinusInfinity;
-    const F16 scale = exp(broadcast(empty ? 0.0f : maximum[r] - both));
-    const float denominator = reduce_add(load(sum + r * kLanes) * scale + keep_lanes(exp(broadcast(sink - both)), 0, empty ? 0 : 1, zero()));
+    const F16 scale = exp2(broadcast(empty ? 0.0f : maximum[r] - both));
+    const float denominator = reduce_add(load(sum + r * kLanes) * scale + keep_lanes(exp2(broadcast(sink - both)), 0, empty ? 0 : 1, zero()));
     const F16 factor = empty ? zero() : scale / broadcast(denominator);
     for (int64_t d = 0; d < value_dim; d += kLanes) {
       const F16 x = load(out + r * width + d) * factor;

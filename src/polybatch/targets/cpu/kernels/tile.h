@@ -2,7 +2,7 @@
 //
 //   acc[i][j] += rows[i][s] . columns[s][j]      for s = 0, 1, ..., steps - 1, in that order, one accumulator per element
 //
-// A step covers Dot::kPack consecutive elements of the reduced dimension: 1 for fp32, 2 for bf16. `rows` supplies one
+// A step covers Dot::kPack consecutive elements of the reduced dimension: 1 for fp32, 2 for bf16, 4 for int8. `rows` supplies one
 // group of kPack scalars per row and step (broadcast), `columns` one vector of 16 groups per step and vector. Each accumulator lane
 // sees the same operations whatever ROWS, VECTORS, its row or its lane: this is what makes results independent of tiling.
 #pragma once
@@ -15,6 +15,7 @@ namespace polybatch {
 
 struct DotF32 {
   using Element = float;
+  using Weight = float;
   using Vector = F16;
   using Sum = F16;
   static constexpr int kPack = 1;
@@ -27,14 +28,27 @@ struct DotF32 {
 
 struct DotBF16 {
   using Element = BFloat16;
-  using Vector = Pairs;
+  using Weight = BFloat16;
+  using Vector = Groups;
   using Sum = F16;
   static constexpr int kPack = 2;
-  POLYBATCH_INLINE static Vector broadcast_group(const BFloat16* p) { return broadcast_pair(p); }
-  POLYBATCH_INLINE static Vector load_groups(const BFloat16* p) { return load_pairs(p); }
-  POLYBATCH_INLINE static Vector load_first_groups(const BFloat16* p, int count) { return load_first_pairs(p, count); }
+  POLYBATCH_INLINE static Vector broadcast_group(const BFloat16* p) { return polybatch::broadcast_group(p); }
+  POLYBATCH_INLINE static Vector load_groups(const BFloat16* p) { return polybatch::load_groups(p); }
+  POLYBATCH_INLINE static Vector load_first_groups(const BFloat16* p, int count) { return polybatch::load_first_groups(p, count); }
   POLYBATCH_INLINE static Vector first_of_group(Vector x) { return even_only(x); }
   POLYBATCH_INLINE static F16 dot(F16 acc, Vector a, Vector b) { return dot_bf16_pairs(acc, a, b); }
+};
+
+// Rows of bytes that hold integers in -127 .. 127 with 128 added; sums start at -128 times the sum of the weights.
+struct DotU8S8 {
+  using Element = uint8_t;
+  using Weight = int8_t;
+  using Vector = Groups;
+  using Sum = I16;
+  static constexpr int kPack = 4;
+  POLYBATCH_INLINE static Vector broadcast_group(const uint8_t* p) { return polybatch::broadcast_group(p); }
+  POLYBATCH_INLINE static Vector load_groups(const int8_t* p) { return polybatch::load_groups(p); }
+  POLYBATCH_INLINE static I16 dot(I16 acc, Vector a, Vector b) { return dot_u8s8(acc, a, b); }
 };
 
 // The rows of a tile as they lie in a matrix: row i, step s at first + i * stride + s * kPack.
@@ -77,9 +91,9 @@ class PackedRows {
 // Vector j, step s at first + s * step + j * vector. Strides are in elements.
 template <class Dot>
 struct Columns {
-  const typename Dot::Element* first;
+  const typename Dot::Weight* first;
   ptrdiff_t step, vector;
-  POLYBATCH_INLINE const typename Dot::Element* at(int j) const { return first + j * vector; }
+  POLYBATCH_INLINE const typename Dot::Weight* at(int j) const { return first + j * vector; }
   POLYBATCH_INLINE void next() { first += step; }
 };
 
@@ -111,14 +125,14 @@ struct PrefetchPart {
 
 struct WholeVectors {
   template <class Dot>
-  POLYBATCH_INLINE typename Dot::Vector load(const typename Dot::Element* p) const { return Dot::load_groups(p); }
+  POLYBATCH_INLINE typename Dot::Vector load(const typename Dot::Weight* p) const { return Dot::load_groups(p); }
 };
 
 // Reads only the first `lanes` groups of a vector; the other lanes are zero.
 struct FirstLanes {
   int lanes;
   template <class Dot>
-  POLYBATCH_INLINE typename Dot::Vector load(const typename Dot::Element* p) const {
+  POLYBATCH_INLINE typename Dot::Vector load(const typename Dot::Weight* p) const {
     return Dot::load_first_groups(p, lanes);
   }
 };

@@ -1,0 +1,153 @@
+// Running one linear, or one for each expert, over a team of threads.
+//
+// Rows are sorted by expert, so that each expert's weight is read once. Every thread takes the same share of every expert's
+// units, which balances any routing.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "int8_panels.h"
+#include "linear_panels.h"
+
+namespace polybatch {
+
+// Rows by expert: rows[begin[e] .. begin[e + 1] - 1] are those of expert e.
+class RowsByExpert {
+ public:
+  const int64_t* rows = nullptr;
+  const int64_t* begin = nullptr;
+
+  void sort(const int64_t* expert_index, int64_t count, int64_t experts) {
+    int64_t* sorted = rows_.get<int64_t>(count);
+    int64_t* at = begin_.get<int64_t>(experts + 2);  // at[e + 1] moves from the begin to the end of e
+    std::fill_n(at, experts + 2, 0);
+    for (int64_t i = 0; i < count; ++i) ++at[expert_index[i] + 2];
+    for (int64_t e = 0; e < experts; ++e) at[e + 2] += at[e + 1];
+    for (int64_t i = 0; i < count; ++i) sorted[at[expert_index[i] + 1]++] = i;
+    rows = sorted, begin = at;
+  }
+
+ private:
+  Scratch rows_, begin_;
+};
+
+template <class Format>
+class LinearCall {
+ public:
+  // expert_index null: one weight for all rows.
+  void run(const PolybatchLinear& call, const int64_t* expert_index, int64_t experts) {
+    call_ = &call;
+    products_.clear();
+    if (expert_index == nullptr) {
+      add(nullptr, 0, call.rows, 0);
+    } else {
+      sorted_.sort(expert_index, call.rows, experts);
+      for (int64_t e = 0; e < experts; ++e) {
+        const int64_t begin = sorted_.begin[e], rows = sorted_.begin[e + 1] - begin;
+        if (rows > 0) add(sorted_.rows + begin, begin, rows, e);
+      }
+    }
+    run_products();
+  }
+
+ private:
+  using Input = typename Format::Input;
+  using Out = typename Format::Out;
+  using Weight = typename Format::Dot::Weight;
+
+  // The rows that `order` names, or all; what is quantized for them lies at first_row.
+  void add(const int64_t* order, int64_t first_row, int64_t rows, int64_t expert) {
+    const PolybatchLinear& call = *call_;
+    const int64_t n = call.out_features;
+    const MatrixRows<Input> x(call.x, call.x_row_stride, order, call.in_features);
+    LinearOutput<Out> out{static_cast<Out*>(call.y), order, n, call.bias ? call.bias + expert * n : nullptr,
+                          call.scale ? call.scale + expert * n : nullptr, nullptr};
+    if constexpr (Format::Rows::kInPlace) {
+      products_.push_back({{x, rows}, out});
+    } else {
+      const int64_t padded = Format::Rows::padded(call.in_features);
+      float* scales = scales_.get<float>(call.rows) + first_row;
+      uint8_t* bytes = bytes_.get<uint8_t>(call.rows * padded) + first_row * padded;
+      out.row_scale = scales;
+      products_.push_back({{{x, bytes, scales}, rows}, out});
+    }
+    Product<Format>& p = products_.back();
+    if constexpr (Format::kConverts) {
+      p.stored = static_cast<const int8_t*>(call.weight) + expert * panels_of(n) * int8_panel_elements(call.in_features);
+    } else {
+      p.weight = static_cast<const Weight*>(call.weight) + expert * panels_of(n) * p.panel_elements();
+    }
+  }
+
+  void run_products() {
+    constexpr int64_t kAloneStaging = 1 << 13;  // elements that one thread moves sooner than threads meet
+    int64_t elements = 0, staging = 0, units = 0;
+    for (const Product<Format>& p : products_) elements += p.x.staged_elements();
+    auto* memory = staged_.get<typename Format::Dot::Element>(elements);
+    for (Product<Format>& p : products_) {
+      p.x.stage_into(memory);
+      memory += p.x.staged_elements();
+      staging += p.x.staging_work();
+      units = std::max(units, p.units());
+    }
+    const int threads = threads_for(units, call_->rows * call_->in_features * call_->out_features);
+    const bool together = threads > 1 && staging > kAloneStaging;
+    if (!together)
+      for (const Product<Format>& p : products_) p.x.stage(0, 1);
+    run_team(threads, [&](int thread, int team) {
+      if (together) {
+        for (const Product<Format>& p : products_) p.x.stage(thread, team);
+        meet(team);
+      }
+      for (const Product<Format>& p : products_) run_share(p, thread, team);
+    });
+  }
+
+  void run_share(const Product<Format>& p, int thread, int team) const {
+    if constexpr (Format::kConverts) {
+      const Range strips = share_of(p.strips(), thread, team);
+      for (int64_t strip = strips.begin; strip < strips.end; ++strip) run_converted(p, strip);
+    } else {
+      const Range units = share_of(p.units(), thread, team);
+      for (int64_t unit = units.begin; unit < units.end; ++unit)
+        run_unit(p, unit / p.x.tiles.count, unit % p.x.tiles.count);
+    }
+  }
+
+  // Converts the panels of a strip, then runs all row tiles over them.
+  void run_converted(const Product<Format>& p, int64_t strip) const {
+    static thread_local Scratch scratch;
+    const int64_t features = call_->in_features;
+    const int64_t stored = int8_panel_elements(features), panel = p.panel_elements();
+    const int64_t first = strip * p.strip_vectors() / kPanelVectors;
+    const int64_t end = std::min(((strip + 1) * p.strip_vectors() + kPanelVectors - 1) / kPanelVectors,
+                                 panels_of(p.out.out_features));
+    Weight* converted = scratch.get<Weight>((end - first) * panel + stored);  // whole groups may be more than p reads
+    for (int64_t i = first; i < end; ++i) convert_panel(p.stored + i * stored, features, converted + (i - first) * panel);
+    Product<Format> here = p;
+    here.weight = converted, here.first_vector = first * kPanelVectors;
+    for (int64_t tile = 0; tile < p.x.tiles.count; ++tile) run_unit(here, strip, tile);
+  }
+
+  const PolybatchLinear* call_ = nullptr;
+  std::vector<Product<Format>> products_;
+  RowsByExpert sorted_;
+  Scratch staged_, bytes_, scales_;
+};
+
+template <class Format>
+void run_linear(const PolybatchLinear& call, const int64_t* expert_index, int64_t experts) {
+  static thread_local LinearCall<Format> kept;  // its memory serves the next call
+  kept.run(call, expert_index, experts);
+}
+
+// One translation unit each: they take long to compile.
+extern template void run_linear<FloatFormat<DotF32>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<FloatFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<float>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<BFloat16>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8WeightFormat<DotF32>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8WeightFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
+
+}  // namespace polybatch
