@@ -68,6 +68,7 @@ class InferenceSession:
     def __init__(self, table: SpecializationTable, runner: StepRunner, vocab_size: int) -> None:
         self._table = table
         self._runner: StepRunner | None = runner
+        self._skips_padding = runner.skips_padding
         self._vocab_size = vocab_size
         continuous = table.config.continuous_batching
         self._allowed_shapes = tuple(row.input_shapes(continuous) for row in table.rows)
@@ -75,6 +76,11 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self.last_specialization: Specialization | None = None
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether a step costs what its live rows cost; padding rows are then free, on the target ``cpu``."""
+        return self._skips_padding
 
     @property
     def allowed_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:

@@ -52,6 +52,8 @@ class Step:
 class MockSession:
     """Keeps the tokens of every slot; raises AssertionError on any input that breaks a rule."""
 
+    skips_padding = False
+
     def __init__(self, program: MockProgram) -> None:
         self.program = program
         config = program.table.config

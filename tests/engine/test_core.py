@@ -72,6 +72,18 @@ def test_measured_times_choose_the_cover():
     assert not any(step.batch_size == 8 for step in harness.session.steps)
 
 
+def test_a_step_is_not_split_where_padding_costs_nothing():
+    program = mock_program([1, 4, 8], full_batch_size=8)
+    rows = {row.batch_size: row for row in program.table.decode}
+    program.step_ms = {rows[1]: 1.0, rows[4]: 2.0, rows[8]: 10.0}
+    harness = Harness(program)
+    harness.session.skips_padding = True
+    for i in range(5):
+        harness.add([i], max_tokens=12)
+    harness.finish()
+    assert (0, 1, 2, 3, 4) in harness.decode_slots
+
+
 def test_the_end_of_the_context_is_length():
     harness = Harness(mock_program(ctx_len=64))
     harness.add([1] * 63, max_tokens=100)
@@ -128,6 +140,8 @@ def scripted(texts, **params):
 
 class Shapes:
     """A session that gives logits of the right shape and keeps nothing; for token ids that the mock does not know."""
+
+    skips_padding = False
 
     def run(self, inputs):
         return {"logits": np.zeros((len(inputs["input_ids"]), 1, 4), np.float32)}

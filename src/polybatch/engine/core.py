@@ -115,9 +115,13 @@ class EngineCore:
         return self._decode_batches(rows, last)
 
     def _decode_batches(self, rows: Sequence[StepRow], last_position: int) -> list[Batch]:
-        """Split the rows over the cheapest cover; each part then gets the shortest context that holds its rows."""
+        """Split the rows over the cheapest cover; each part then gets the shortest context that holds its rows.
+
+        Where padding costs nothing, one step is cheaper than two, whatever its full batch would take.
+        """
         table = self._program.table
-        parts = table.cover(len(rows), self._program.step_ms, max_position=last_position)
+        step_ms = None if self._session.skips_padding else self._program.step_ms
+        parts = table.cover(len(rows), step_ms, max_position=last_position)
         batches = []
         for part, taken in split_rows(rows, parts):
             specialization = table.choose_decode(part.batch_size, 0, max(row.last_position for row in taken))

@@ -33,6 +33,9 @@ class SlotKV:
 class StepRunner(Protocol):
     """Runs validated steps over one retained KV cache; not thread-safe. Its caller checks the inputs."""
 
+    skips_padding: bool
+    """Whether a step costs what its live rows and tokens cost, however much padding its shapes have."""
+
     def run(
         self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
     ) -> Float32Array:

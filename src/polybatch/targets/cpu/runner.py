@@ -15,6 +15,7 @@ from polybatch.kv_layout import CacheSpec, KVLayout, LayerKV
 from polybatch.targets.base import Float32Array, Int64Array, SlotKV
 from polybatch.targets.cpu.native import KernelLibrary
 from polybatch.targets.cpu.packing import kv_head_elements, unpack_keys, unpack_values
+from polybatch.targets.cpu.padding import live_step
 from polybatch.weights import PAGE_BYTES, map_safetensors
 
 GRAPH = "graph.so"
@@ -83,6 +84,8 @@ def _untouched_zeros(rows: int, columns: int, dtype: torch.dtype) -> torch.Tenso
 class CpuRunner:
     """Steps over one cache [slots, elements] that is reserved whole and touched only where sequences live."""
 
+    skips_padding = True
+
     def __init__(self, folder: Path, cache: CacheSpec, threads: int) -> None:
         self._graph, self._kernels = open_graph(folder)
         self._weights = self._lend_weights(folder)
@@ -101,15 +104,14 @@ class CpuRunner:
     def run(
         self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
     ) -> Float32Array:
-        arrays = (input_ids, position_ids, batch_index, logits_index)
-        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+        live = live_step((input_ids, position_ids, batch_index, logits_index))
+        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in live.arrays]
         before = self._kernels.set_num_threads(self._threads)
         try:
             (logits,) = self._graph.run([*tensors, self._cache])
+            return live.whole_logits(logits)
         finally:
             self._kernels.set_num_threads(before)
-        result: Float32Array = logits.numpy()
-        return result
 
     def read_slot(self, slot: int) -> SlotKV:
         row, ctx_len = self._cache[slot], self._layout.ctx_len

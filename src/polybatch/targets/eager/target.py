@@ -39,6 +39,8 @@ class EagerTarget:
 class EagerRunner:
     """Runs steps by calling the model; the cache is one tensor [slots, elements]."""
 
+    skips_padding = False
+
     def __init__(self, model: PreTrainedModel, layout: KVLayout, slots: int, threads: int) -> None:
         self._layout = layout
         self._step = StepModule(model, layout)
