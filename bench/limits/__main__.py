@@ -1,6 +1,7 @@
 """``python -m bench.limits``: how near the steps of a program come to what the machine allows.
 
-For each cell the machine is measured before and after the steps, in the same minute, because its bandwidth drifts.
+The machine's bandwidth drifts from one second to the next, so it is measured in turn with the steps, sample by sample;
+medians are compared.
 Prints Markdown and writes OUT/limits.json.
 """
 
@@ -11,17 +12,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench.limits.floor import Machine, ModelShape, Step, floor_seconds, operations
-from bench.limits.probes import MachineProbe, best_of
+from bench.limits.probes import MachineProbe, median_of, seconds
 from bench.lock import held
 from bench.models import MODELS
-from bench.paired import Effort, run_in_turn
 from bench.peers.install import CACHE
 from bench.peers.quiet import CpuUse
 from bench.peers.report import machine as machine_description
@@ -83,16 +83,24 @@ def _cells(
     for label, step, inputs in _steps(sequences, options):
         with held(options.lock, exclusive=True):
             before, start = CpuUse.read(os.getpid()), time.perf_counter()
-            machine = probe.measure()
-            run = {"step": partial(sequences.session.run, inputs)}
-            ms = run_in_turn(run, Effort(3, options.samples))["step"]
-            machine = best_of(machine, probe.measure())
+            ms, machine = _in_turn(partial(sequences.session.run, inputs), probe, options.samples)
             share = before.foreign_share(CpuUse.read(os.getpid()), time.perf_counter() - start)
         found = operations(shape, step, precision)
         by_operation = {operation.name: operation.seconds(machine) * 1e3 for operation in found}
         floor_ms = floor_seconds(found, machine) * 1e3
         yield Cell(name, precision, label, median(ms), floor_ms, machine, by_operation, share)
     sequences.close()
+
+
+def _in_turn(step: Callable[[], object], probe: MachineProbe, samples: int) -> tuple[list[float], Machine]:
+    """Milliseconds of each step, and the machine meanwhile. A step that is not timed first fills the caches again."""
+    step()
+    ms, machines = [], []
+    for _ in range(samples):
+        machines.append(probe.measure())
+        step()
+        ms.append(seconds(step) * 1e3)
+    return ms, median_of(machines)
 
 
 def _steps(sequences: Sequences, options: argparse.Namespace) -> Iterator[tuple[str, Step, Inputs]]:
@@ -109,7 +117,7 @@ def _steps(sequences: Sequences, options: argparse.Namespace) -> Iterator[tuple[
 
 def _markdown(cells: list[Cell]) -> Iterator[str]:
     labels = list(dict.fromkeys(cell.name for cell in cells))
-    yield "Milliseconds, p50 / floor (share of the limit). Limits were measured beside each cell: read bandwidth "
+    yield "Milliseconds, p50 / floor (share of the limit). Measured in turn with each cell's steps: read bandwidth "
     yield f"{_span([cell.machine.read_bytes_per_s for cell in cells])} GB/s" + "".join(
         f", {name} {_span([c.machine.flops_per_s[name] for c in cells if name in c.machine.flops_per_s])} GFLOP/s"
         for name in dict.fromkeys(name for cell in cells for name in cell.machine.flops_per_s)

@@ -7,9 +7,10 @@ import mmap
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from bench.limits.floor import Machine
 from polybatch.targets.cpu.isa import available_isas
+from polybatch.targets.cpu.kernel_calls import Int8
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, find_compiler
-from polybatch.targets.cpu.packing import pack_linear
+from polybatch.targets.cpu.packing import pack_linear, pack_linear_int8
 
 SOURCE = Path(__file__).with_name("read.cpp")
 BUFFER_BYTES = 1 << 29
@@ -31,7 +33,7 @@ KERNEL_SHAPE = (6144, 768)  # n, k
 
 
 class ReadProbe:
-    """Reads buffers that no cache holds: one of ordinary pages and one of huge pages, whichever is faster counts."""
+    """Reads a buffer that no cache holds, in the way that proved fastest: ordinary or huge pages, how many streams."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -43,30 +45,34 @@ class ReadProbe:
         self._read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
         self._read.restype = ctypes.c_uint64
         self._buffers = [_buffer(huge) for huge in (False, True)]
-
-    def bytes_per_s(self, repeats: int = 3) -> float:
-        """The best of ``repeats`` passes of every kind."""
-        passes = (
+        passes = [
             partial(self._read, buffer.ctypes.data, BUFFER_BYTES, self._threads, streams)
             for buffer in self._buffers
             for streams in STREAMS
-        )
-        return BUFFER_BYTES / min(best_seconds(read, repeats) for read in passes)
+        ]
+        self._fastest = fastest([(BUFFER_BYTES, read) for read in passes])
+
+    def bytes_per_s(self) -> float:
+        """Of one pass."""
+        work, read = self._fastest
+        return work / seconds(read)
 
 
 class GemmProbe:
-    """Matrix products of one precision, by torch and by the project's own kernel; int8 by torch alone so far."""
+    """Matrix products of one precision by torch or by the project's own kernel, of the shape that proved fastest."""
 
     def __init__(self, precision: str) -> None:
         self._calls: list[tuple[float, Callable[[], Tensor]]] = []
         for rows, n, k in GEMM_SHAPES:
             self._add_torch(precision, rows, n, k)
-        if precision in DTYPES:
-            self._add_own(DTYPES[precision])
+        self._add_own(precision)
+        self._fastest = fastest(self._calls)
 
-    def flops_per_s(self, repeats: int = 5) -> float:
-        """The best rate of any shape and kernel."""
-        return max(flops / best_seconds(call, repeats) for flops, call in self._calls)
+    def flops_per_s(self) -> float:
+        """Of one product, after one that does not count."""
+        flops, call = self._fastest
+        call()
+        return flops / seconds(call)
 
     def _add_torch(self, precision: str, rows: int, n: int, k: int) -> None:
         flops = 2.0 * rows * n * k
@@ -78,45 +84,55 @@ class GemmProbe:
         x, w = torch.randn(rows, k).to(dtype), torch.randn(n, k).to(dtype)
         self._calls.append((flops, lambda: torch.nn.functional.linear(x, w)))
 
-    def _add_own(self, dtype: torch.dtype) -> None:
+    def _add_own(self, precision: str) -> None:
         kernels = KernelLibrary(build_kernels(available_isas()[0]))
         n, k = KERNEL_SHAPE
-        weight = pack_linear(torch.randn(n, k), dtype)
+        dtype = DTYPES.get(precision, torch.bfloat16)
+        if precision == "int8":
+            weight, scale = pack_linear_int8(torch.randn(n, k))
+            multiply = partial(kernels.packed_linear, int8=Int8(scale, quantize_activations=True))
+        else:
+            weight, multiply = pack_linear(torch.randn(n, k), dtype), kernels.packed_linear
         for rows in KERNEL_ROWS:
             x = torch.randn(rows, k).to(dtype)
-            self._calls.append((2.0 * rows * n * k, partial(kernels.packed_linear, x, weight, None, n)))
+            self._calls.append((2.0 * rows * n * k, partial(multiply, x, weight, None, n)))
 
 
 class MachineProbe:
-    """What a program of one precision needs to know of the machine; quick enough to be asked beside every cell."""
+    """What a program of one precision needs to know of the machine; quick enough to be asked beside every step."""
 
     def __init__(self, precision: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._read = ReadProbe(threads)
         needed = {"int8", "bf16"} if precision == "int8" else {precision}
-        self._gemm = {name: GemmProbe(name) for name in sorted(needed)}
+        with torch.inference_mode():
+            self._read = ReadProbe(threads)
+            self._gemm = {name: GemmProbe(name) for name in sorted(needed)}
 
     def measure(self) -> Machine:
+        """One sample of each figure."""
         with torch.inference_mode():
             rates = {name: probe.flops_per_s() for name, probe in self._gemm.items()}
         return Machine(self._read.bytes_per_s(), rates)
 
 
-def best_of(first: Machine, second: Machine) -> Machine:
-    """The faster of two measurements, figure by figure."""
-    rates = {name: max(rate, second.flops_per_s[name]) for name, rate in first.flops_per_s.items()}
-    return Machine(max(first.read_bytes_per_s, second.read_bytes_per_s), rates)
+def median_of(samples: Sequence[Machine]) -> Machine:
+    """Figure by figure."""
+    rates = {name: median(sample.flops_per_s[name] for sample in samples) for name in samples[0].flops_per_s}
+    return Machine(median(sample.read_bytes_per_s for sample in samples), rates)
 
 
-def best_seconds(call: Callable[[], object], repeats: int) -> float:
-    """The fastest of ``repeats`` calls after one that does not count."""
+def fastest(calls: Sequence[tuple[float, Callable[[], object]]], rounds: int = 9) -> tuple[float, Callable[[], object]]:
+    """The (work, call) with the highest median rate; all are tried in turn, since the machine's speed drifts."""
+    times = [[seconds(call) for _, call in calls] for _ in range(rounds)][1:]
+    rates = [work / median(column) for (work, _), column in zip(calls, zip(*times, strict=True), strict=True)]
+    return calls[rates.index(max(rates))]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
     call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return time.perf_counter() - start
 
 
 def _buffer(huge: bool) -> NDArray[np.uint8]:
