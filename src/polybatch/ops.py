@@ -21,6 +21,14 @@ _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor exp
 _LIBRARY.define(
     "packed_expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index, int out_features) -> Tensor"
 )
+_LIBRARY.define(
+    "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
+    "bool quantize_activations) -> Tensor"
+)
+_LIBRARY.define(
+    "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
+    "int out_features, bool quantize_activations) -> Tensor"
+)
 
 
 def slot_attention(
@@ -154,9 +162,23 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
     return x.new_empty((x.shape[0], out_features))
 
 
+@torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
+def _packed_linear_int8_shape(x, weight, scale, bias, out_features, quantize_activations):  # type: ignore[no-untyped-def]
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+@torch.library.register_fake("polybatch::packed_expert_linear_int8", lib=_LIBRARY)
+def _packed_expert_linear_int8_shape(  # type: ignore[no-untyped-def]
+    x, weight, scale, bias, expert_index, out_features, quantize_activations
+):
+    return x.new_empty((x.shape[0], out_features))
+
+
 NATIVE_OPS = (
     torch.ops.polybatch.slot_attention.default,
     torch.ops.polybatch.packed_linear.default,
     torch.ops.polybatch.packed_expert_linear.default,
+    torch.ops.polybatch.packed_linear_int8.default,
+    torch.ops.polybatch.packed_expert_linear_int8.default,
 )
-"""The operators that ``targets/cpu/kernels`` implement; each takes tensors, ints and floats and gives one tensor."""
+"""The operators that ``targets/cpu/kernels`` implement; each takes tensors and plain numbers and gives one tensor."""

@@ -32,7 +32,7 @@ from polybatch.program import (
 from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
 from polybatch.specialization import Specialization, SpecializationTable
-from polybatch.targets import get_target
+from polybatch.targets import check_weights, get_target
 from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
 _PROFILE_SHARE = 0.03
@@ -45,6 +45,7 @@ class CompileOptions:
 
     output_dir: Path
     target: str
+    weights: str | None
     isa: str
     profile: bool
     progress: Progress
@@ -58,21 +59,22 @@ def default_output_dir(source: str) -> Path:
 def compile_model(loaded: LoadedModel, table: SpecializationTable, options: CompileOptions) -> Program:
     """Build, verify and write the program; nothing appears at ``output_dir`` unless all of it succeeds.
 
-    Raises UnsupportedModelError, CompilerError, VerificationError and ProgramError.
+    Raises ValueError (before any work), UnsupportedModelError, CompilerError, VerificationError and ProgramError.
     """
     for message in table.warnings:
         warnings.warn(message, stacklevel=3)
     target = get_target(options.target)
+    check_weights(options.target, options.weights)
     options.progress("checking the architecture")
     started = time.perf_counter()
     config = table.config
     cache = CacheSpec(check_supported(loaded.model), loaded.dtype_name, config.ctx_len, config.full_batch_size)
     _check_context(loaded, table)
     with ProgramWriter(options.output_dir) as writer:
-        request = BuildRequest(loaded.model, cache, options.isa, options.progress)
+        request = BuildRequest(loaded.model, cache, options.weights, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
-        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, started)
+        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, started)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return Program.load(options.output_dir)
 
@@ -100,13 +102,14 @@ def _check(
     cache: CacheSpec,
     table: SpecializationTable,
     options: CompileOptions,
+    result: BuildResult,
     started: float,
 ) -> tuple[Verification, dict[Specialization, float]]:
     """Run the program that has just been built: its logits against the model's, then its step times."""
     options.progress("checking logits against the model")
     runner = target.open(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
-        verification = verify_logits(session, table, loaded.model)
+        verification = verify_logits(session, table, loaded.model, result.rounded)
         if not options.profile:
             return verification, {}
         options.progress("measuring step times")
@@ -144,6 +147,7 @@ def _manifest(
             class_name=type(loaded.model).__name__,
             model_type=loaded.model.config.model_type,
             dtype=loaded.dtype_name,  # type: ignore[arg-type]  # load_model has checked it
+            weights=options.weights,  # type: ignore[arg-type]  # compile_model has checked it
             vocab_size=vocab_size,
             num_layers=len(cache.layers),
             source=loaded.source,

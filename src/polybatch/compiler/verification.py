@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from polybatch.compiler.rounding import RoundedModel
 from polybatch.errors import VerificationError
 from polybatch.session import InferenceSession
 from polybatch.specialization import SpecializationTable
+from polybatch.targets.base import RoundedWeight
 
 # Relative error allowed per position: ||program - exact|| / ||exact - its mean||, where exact is the model in float32.
 # A missing mask, window or scale gives errors near 1; float32 rounding about 1e-6.
@@ -34,7 +36,9 @@ class Verification:
     tolerance: float
 
 
-def verify_logits(session: InferenceSession, table: SpecializationTable, model: PreTrainedModel) -> Verification:
+def verify_logits(
+    session: InferenceSession, table: SpecializationTable, model: PreTrainedModel, rounded: Sequence[RoundedWeight] = ()
+) -> Verification:
     """Prefill ragged sequences in chunks, decode a few tokens, and compare every step's logits with ``model``.
 
     Runs through the session, so padding, slots and the table are part of what is checked.
@@ -42,12 +46,18 @@ def verify_logits(session: InferenceSession, table: SpecializationTable, model: 
     """
     prompts = _prompts(table, int(model.config.get_text_config().vocab_size))
     produced = _run(session, table, prompts)
-    exact = _exact_logits(model, prompts)
+    reference = RoundedModel(model, rounded)
+    exact = _exact_logits(model, prompts, reference)
     worst = max(map(_relative_error, produced, exact))
+    import os
+    if os.environ.get("DBG"):
+        plain = _exact_logits(model, prompts, RoundedModel(model, ()))
+        print("DBG worst", [f"{_relative_error(a,b):.3g}" for a,b in zip(produced, exact)], "vs float", [f"{_relative_error(a,b):.3g}" for a,b in zip(produced, plain)], "own", [f"{_relative_error(a,b):.3g}" for a,b in zip(_model_logits(model, prompts, reference), exact)], flush=True)
     tolerance = _TOLERANCE
     if model.dtype != torch.float32:
         own = max(
-            _relative_error(rows, truth) for rows, truth in zip(_model_logits(model, prompts), exact, strict=True)
+            _relative_error(rows, truth)
+            for rows, truth in zip(_model_logits(model, prompts, reference), exact, strict=True)
         )
         tolerance = min(max(_TOLERANCE, _BFLOAT16_FACTOR * own), _MAX_TOLERANCE)
     if not worst <= tolerance:
@@ -137,10 +147,12 @@ def _empty_step(shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[np.int6
     return inputs
 
 
-def _exact_logits(model: PreTrainedModel, prompts: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-    """The logits of the model's weights in float32 arithmetic; a bfloat16 model is widened for a while, exactly."""
+def _exact_logits(
+    model: PreTrainedModel, prompts: list[NDArray[np.int64]], reference: RoundedModel
+) -> list[NDArray[np.float32]]:
+    """The logits of the program's weights in float32 arithmetic; a bfloat16 model is widened for a while, exactly."""
     with _widened(model):
-        return _model_logits(model, prompts)
+        return _model_logits(model, prompts, reference)
 
 
 @contextmanager
@@ -159,12 +171,14 @@ def _float_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
     return [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
 
 
-def _model_logits(model: PreTrainedModel, prompts: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+def _model_logits(
+    model: PreTrainedModel, prompts: list[NDArray[np.int64]], reference: RoundedModel
+) -> list[NDArray[np.float32]]:
     """Logits [tokens, vocab] of each sequence alone, from the model with transformers' own eager attention."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), reference.active():
             return [
                 model(input_ids=torch.from_numpy(prompt)[None], use_cache=False).logits[0].float().numpy()
                 for prompt in prompts

@@ -58,8 +58,22 @@ class BuildRequest:
 
     model: Any
     cache: CacheSpec
+    weights: str | None
+    """The format to store weights in; None: the model's dtype. Checked by ``check_weights``."""
     isa: str
     progress: Progress
+
+
+@dataclass(frozen=True)
+class RoundedWeight:
+    """A weight of the model that the program holds with less precision."""
+
+    source: Tensor
+    """The model's own, [n, k] or [experts, n, k]: a view of one of its parameters."""
+    value: Callable[[], Tensor]
+    """What it has become, in float32, made anew by each call."""
+    rounds_inputs: bool
+    """Whether each row that it is multiplied with is rounded too, to 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class BuildResult:
     compiler: str | None
     batch_invariant: bool
     bytes_per_slot: int
+    rounded: tuple[RoundedWeight, ...] = ()
 
 
 class Target(Protocol):

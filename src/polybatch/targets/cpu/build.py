@@ -15,9 +15,9 @@ from polybatch.targets.cpu.fusion import fuse_rotary
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
 from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
-from polybatch.targets.cpu.packing import pack_linear
 from polybatch.targets.cpu.passes import is_batch_invariant, pack_weights
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, cache_layout, open_graph
+from polybatch.targets.cpu.weight_formats import WEIGHT_FORMATS
 from polybatch.weights import write_safetensors
 
 
@@ -31,7 +31,7 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     graph, inputs = _export(request.model, layout)
     request.progress("packing weights")
     fuse_rotary(graph)
-    pack_weights(graph, pack_linear)
+    rounded = pack_weights(graph, WEIGHT_FORMATS[request.weights])
     request.progress("compiling the graph")
     constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
     request.progress("storing weights")
@@ -44,6 +44,7 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
         compiler=compiler_version(),
         batch_invariant=is_batch_invariant(graph),
         bytes_per_slot=layout.slot_elements * request.model.dtype.itemsize,
+        rounded=rounded,
     )
 
 

@@ -7,17 +7,17 @@ The passes work on the module that ``models/export.py`` makes. Products that sha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-aten = torch.ops.aten
+from polybatch.targets.base import RoundedWeight
+from polybatch.targets.cpu.weight_formats import FloatWeights, PackedWeight, WeightFormat
 
-PackWeight = Callable[[Tensor], Tensor]
-"""Packs a [n, k] weight into the layout that the kernels read for its dtype."""
+aten = torch.ops.aten
 
 # Products that torch would run by kernels whose order of arithmetic we do not control.
 _UNPACKED = (aten.linear, aten.addmm, aten.mm, aten.bmm, aten.matmul, aten.einsum, aten.baddbmm, aten._grouped_mm)
@@ -45,19 +45,25 @@ class _Linear:
     bias: Tensor | None
 
 
-def pack_weights(graph: fx.GraphModule, pack: PackWeight) -> None:
-    """Replace all linears and expert linears of ``graph`` by operators on weights packed with ``pack``, in place."""
+def pack_weights(graph: fx.GraphModule, weights: WeightFormat) -> tuple[RoundedWeight, ...]:
+    """Replace all linears and expert linears of ``graph`` by operators on packed weights, in place.
+
+    What decides which expert a token goes to keeps its weights. Returns those that the format has rounded.
+    """
     _fold_constants(graph)
-    for group in _linears_by_input(graph):
-        _replace_linears(graph, group, pack)
+    rounded: list[RoundedWeight] = []
+    routers = _routers(graph)
+    for group in _linears_by_input(graph, routers):
+        rounded += _replace_linears(graph, group, FloatWeights() if group[0].node in routers else weights)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.polybatch.expert_linear.default):
-        _replace_expert_linear(graph, node, pack)
+        rounded += _replace_expert_linear(graph, node, weights)
     _drop_assertions(graph)
     graph.graph.eliminate_dead_code()
     graph.delete_all_unused_submodules()
     _delete_unused_constants(graph)
     graph.graph.lint()
     graph.recompile()
+    return tuple(rounded)
 
 
 def is_batch_invariant(graph: fx.GraphModule) -> bool:
@@ -86,6 +92,10 @@ def _add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
     example = next(n for n in graph.graph.nodes if n.op == "placeholder").meta["val"]
     node.meta["val"] = example.fake_mode.from_tensor(value, static_shapes=True)
     return node
+
+
+def _add_constants(graph: fx.GraphModule, of: fx.Node, packed: PackedWeight) -> list[fx.Node]:
+    return [_add_constant(graph, f"{name}_{of.name}", value) for name, value in packed.constants.items()]
 
 
 def _fold_constants(graph: fx.GraphModule) -> None:
@@ -121,26 +131,46 @@ def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
     return _Linear(node, x, value.t() if transposed else value, offset)
 
 
-def _linears_by_input(graph: fx.GraphModule) -> list[list[_Linear]]:
-    groups: dict[fx.Node, list[_Linear]] = defaultdict(list)
+def _linears_by_input(graph: fx.GraphModule, apart: set[fx.Node]) -> list[list[_Linear]]:
+    """The linears of each input; those in ``apart`` make groups of their own."""
+    groups: dict[tuple[fx.Node, bool], list[_Linear]] = defaultdict(list)
     for node in graph.graph.nodes:
         linear = _match_linear(graph, node)
         if linear is not None:
-            groups[linear.x].append(linear)
+            groups[linear.x, node in apart].append(linear)
     return list(groups.values())
 
 
-def _replace_linears(graph: fx.GraphModule, group: list[_Linear], pack: PackWeight) -> None:
+def _routers(graph: fx.GraphModule) -> set[fx.Node]:
+    """The linears whose outputs compete in a top-k: a small error in one of them sends a token to other experts.
+
+    Their width does not tell: a router over 128 experts is as wide as the keys of a single head.
+    """
+    seen: set[fx.Node] = set()
+    waiting = graph.graph.find_nodes(op="call_function", target=aten.topk.default)
+    routers = set()
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            if node in seen:
+                continue
+            seen.add(node)
+            if _match_linear(graph, node) is not None:
+                routers.add(node)
+            else:
+                waiting.append(node)
+    return routers
+
+
+def _replace_linears(graph: fx.GraphModule, group: list[_Linear], weights: WeightFormat) -> list[RoundedWeight]:
     """One packed product for all linears of ``group``; each reads its own columns of the result."""
     first = group[0].node
     widths = [linear.weight.shape[0] for linear in group]
     weight = torch.cat([linear.weight for linear in group]) if len(group) > 1 else group[0].weight
     with graph.graph.inserting_before(first):
-        packed = _add_constant(graph, f"packed_{first.name}", pack(weight))
+        packed = weights.pack(weight)
         bias = _merged_bias(graph, group, widths)
-        out = graph.graph.call_function(
-            torch.ops.polybatch.packed_linear.default, (group[0].x, packed, bias, sum(widths))
-        )
+        constants = _add_constants(graph, first, packed)
+        out = graph.graph.call_function(packed.op, (group[0].x, *constants, bias, sum(widths), *packed.options))
         out.meta["val"] = group[0].x.meta["val"].new_empty((*group[0].x.meta["val"].shape[:-1], sum(widths)))
         start = 0
         for linear, width in zip(group, widths, strict=True):
@@ -149,6 +179,20 @@ def _replace_linears(graph: fx.GraphModule, group: list[_Linear], pack: PackWeig
             start += width
     for linear in group:
         graph.graph.erase_node(linear.node)
+    ends = list(accumulate(widths))
+    return [
+        rounded
+        for linear, width, end in zip(group, widths, ends, strict=True)
+        for rounded in _rounded(linear.weight, packed, slice(end - width, end))
+    ]
+
+
+def _rounded(source: Tensor, packed: PackedWeight, rows: slice) -> list[RoundedWeight]:
+    """What ``source`` has become, as ``rows`` of what was packed; nothing if it is as it was."""
+    value = packed.value
+    if value is None:
+        return []
+    return [RoundedWeight(source, lambda: value()[..., rows, :], any(packed.options))]
 
 
 def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.Node:
@@ -167,20 +211,22 @@ def _merged_bias(graph: fx.GraphModule, group: list[_Linear], widths: list[int])
     return _add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
 
 
-def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, pack: PackWeight) -> None:
+def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, weights: WeightFormat) -> list[RoundedWeight]:
     x, weight_node, bias_node, expert_index = node.args
     weight, bias = _constant(graph, weight_node), _constant(graph, bias_node)
     if weight is None or (bias_node is not None and bias is None):
-        return
+        return []
+    packed = weights.pack(weight)
     with graph.graph.inserting_before(node):
-        packed = _add_constant(graph, f"packed_{node.name}", torch.stack([pack(expert) for expert in weight]))
+        constants = _add_constants(graph, node, packed)
         bias_float = None if bias is None else _add_constant(graph, f"bias_{node.name}", bias.float())
         out = graph.graph.call_function(
-            torch.ops.polybatch.packed_expert_linear.default, (x, packed, bias_float, expert_index, weight.shape[1])
+            packed.op, (x, *constants, bias_float, expert_index, weight.shape[1], *packed.options)
         )
     out.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(out)
     graph.graph.erase_node(node)
+    return _rounded(weight, packed, slice(None))
 
 
 def _drop_assertions(graph: fx.GraphModule) -> None:
