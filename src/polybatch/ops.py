@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_INT8_LARGEST = 127.0
+
 _LIBRARY = torch.library.Library("polybatch", "DEF")
 
 _LIBRARY.define(
@@ -120,6 +122,13 @@ def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: 
         rows = (expert_index == expert).nonzero().flatten()
         out[rows] = torch.nn.functional.linear(x[rows], weight[expert], None if bias is None else bias[expert])
     return out
+
+
+def rounded_rows(x: Tensor) -> Tensor:
+    """Each row of x as integers of at most 127 times a scale of its own, as the int8 kernels take it."""
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    factor = torch.where(largest > 0, _INT8_LARGEST / largest, 0.0)
+    return (x * factor).round() * (largest / _INT8_LARGEST)
 
 
 _LIBRARY.impl("slot_attention", slot_attention, "CPU")

@@ -17,6 +17,7 @@ from polybatch.errors import UnsupportedModelError
 from polybatch.kv_layout import CacheSpec
 from polybatch.models.guard import check_supported, position_limit
 from polybatch.models.loading import LoadedModel
+from polybatch.models.own_text import own_text
 from polybatch.program import (
     Batching,
     CreatedBy,
@@ -71,10 +72,11 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
     cache = CacheSpec(check_supported(loaded.model), loaded.dtype_name, config.ctx_len, config.full_batch_size)
     _check_context(loaded, table)
     with ProgramWriter(options.output_dir) as writer:
-        request = BuildRequest(loaded.model, cache, options.weights, options.isa, options.progress)
+        text = _calibration_text(loaded, options)
+        request = BuildRequest(loaded.model, cache, options.weights, text, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
-        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, started)
+        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, text, started)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return Program.load(options.output_dir)
 
@@ -87,6 +89,13 @@ def _check_context(loaded: LoadedModel, table: SpecializationTable) -> None:
             f"{type(loaded.model).__name__} {limit.reason}, "
             f"ctx_len={table.config.ctx_len} needs more; pass ctx_len={limit.positions} or less"
         )
+
+
+def _calibration_text(loaded: LoadedModel, options: CompileOptions) -> torch.Tensor | None:
+    if options.weights is None:
+        return None
+    options.progress("writing calibration text")
+    return own_text(loaded.model)
 
 
 def _write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
@@ -103,13 +112,14 @@ def _check(
     table: SpecializationTable,
     options: CompileOptions,
     result: BuildResult,
+    text: torch.Tensor | None,
     started: float,
 ) -> tuple[Verification, dict[Specialization, float]]:
     """Run the program that has just been built: its logits against the model's, then its step times."""
     options.progress("checking logits against the model")
     runner = target.open(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
-        verification = verify_logits(session, table, loaded.model, result.rounded)
+        verification = verify_logits(session, table, loaded.model, result.rounded, text)
         if not options.profile:
             return verification, {}
         options.progress("measuring step times")

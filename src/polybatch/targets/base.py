@@ -60,8 +60,20 @@ class BuildRequest:
     cache: CacheSpec
     weights: str | None
     """The format to store weights in; None: the model's dtype. Checked by ``check_weights``."""
+    text: Tensor | None
+    """Token ids [sequences, tokens] to choose by how to round; given where ``weights`` is."""
     isa: str
     progress: Progress
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """The program multiplies (x - shift) / scale, and adds to the result what the original weight makes of shift."""
+
+    shift: Tensor
+    """float32 [k]"""
+    scale: Tensor
+    """float32 [k], powers of two"""
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,10 @@ class RoundedWeight:
     source: Tensor
     """The model's own, [n, k] or [experts, n, k]: a view of one of its parameters."""
     value: Callable[[], Tensor]
-    """What it has become, in float32, made anew by each call."""
+    """What it has become, in float32, made anew by each call; scaled if the inputs are."""
     rounds_inputs: bool
     """Whether each row that it is multiplied with is rounded too, to 8 bits."""
+    change: InputChange | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from polybatch.targets.base import RoundedWeight
-from polybatch.targets.cpu.weight_formats import FloatWeights, PackedWeight, WeightFormat
+from polybatch.targets.base import InputChange, RoundedWeight
+from polybatch.targets.cpu.calibration import SeenInputs
+from polybatch.targets.cpu.weight_formats import FloatWeights, PackedWeight, WeightFormat, WeightPlan
 
 aten = torch.ops.aten
 
@@ -45,18 +46,17 @@ class _Linear:
     bias: Tensor | None
 
 
-def pack_weights(graph: fx.GraphModule, weights: WeightFormat) -> tuple[RoundedWeight, ...]:
+def pack_weights(graph: fx.GraphModule, plan: WeightPlan, inputs: SeenInputs) -> tuple[RoundedWeight, ...]:
     """Replace all linears and expert linears of ``graph`` by operators on packed weights, in place.
 
-    What decides which expert a token goes to keeps its weights. Returns those that the format has rounded.
+    Returns the weights that are no longer what they were.
     """
     _fold_constants(graph)
     rounded: list[RoundedWeight] = []
-    routers = _routers(graph)
-    for group in _linears_by_input(graph, routers):
-        rounded += _replace_linears(graph, group, FloatWeights() if group[0].node in routers else weights)
+    for weights, group in _linears_by_input(graph, plan):
+        rounded += _replace_linears(graph, group, weights, inputs)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.polybatch.expert_linear.default):
-        rounded += _replace_expert_linear(graph, node, weights)
+        rounded += _replace_expert_linear(graph, node, plan.layers)
     _drop_assertions(graph)
     graph.graph.eliminate_dead_code()
     graph.delete_all_unused_submodules()
@@ -131,55 +131,59 @@ def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
     return _Linear(node, x, value.t() if transposed else value, offset)
 
 
-def _linears_by_input(graph: fx.GraphModule, apart: set[fx.Node]) -> list[list[_Linear]]:
-    """The linears of each input; those in ``apart`` make groups of their own."""
-    groups: dict[tuple[fx.Node, bool], list[_Linear]] = defaultdict(list)
+def _linears_by_input(graph: fx.GraphModule, plan: WeightPlan) -> list[tuple[WeightFormat, list[_Linear]]]:
+    """The linears that share an input and a format.
+
+    Routers keep their weights: a small error sends a token to another expert. Their width does not tell them: one over
+    128 experts is as wide as the keys of a single head.
+    """
+    formats: dict[fx.Node, WeightFormat] = dict.fromkeys(
+        _linears_above(graph, [graph.graph.output_node()]), plan.logits
+    )
+    choices = graph.graph.find_nodes(op="call_function", target=aten.topk.default)
+    formats |= dict.fromkeys(_linears_above(graph, choices), FloatWeights())
+    groups: dict[tuple[fx.Node, WeightFormat], list[_Linear]] = defaultdict(list)
     for node in graph.graph.nodes:
         linear = _match_linear(graph, node)
         if linear is not None:
-            groups[linear.x, node in apart].append(linear)
-    return list(groups.values())
+            groups[linear.x, formats.get(node, plan.layers)].append(linear)
+    return [(weights, group) for (_, weights), group in groups.items()]
 
 
-def _routers(graph: fx.GraphModule) -> set[fx.Node]:
-    """The linears whose outputs compete in a top-k: a small error in one of them sends a token to other experts.
-
-    Their width does not tell: a router over 128 experts is as wide as the keys of a single head.
-    """
-    seen: set[fx.Node] = set()
-    waiting = graph.graph.find_nodes(op="call_function", target=aten.topk.default)
-    routers = set()
+def _linears_above(graph: fx.GraphModule, nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nearest linears whose results reach one of ``nodes``."""
+    found, seen, waiting = set(), set(nodes), list(nodes)
     while waiting:
-        for node in waiting.pop().all_input_nodes:
-            if node in seen:
-                continue
+        for node in set(waiting.pop().all_input_nodes) - seen:
             seen.add(node)
             if _match_linear(graph, node) is not None:
-                routers.add(node)
+                found.add(node)
             else:
                 waiting.append(node)
-    return routers
+    return found
 
 
-def _replace_linears(graph: fx.GraphModule, group: list[_Linear], weights: WeightFormat) -> list[RoundedWeight]:
+def _replace_linears(
+    graph: fx.GraphModule, group: list[_Linear], weights: WeightFormat, inputs: SeenInputs
+) -> list[RoundedWeight]:
     """One packed product for all linears of ``group``; each reads its own columns of the result."""
     first = group[0].node
     widths = [linear.weight.shape[0] for linear in group]
     weight = torch.cat([linear.weight for linear in group]) if len(group) > 1 else group[0].weight
+    seen = inputs.get(group[0].weight.data_ptr())
+    packed = weights.pack(weight, None if seen is None else torch.cat(seen))
     with graph.graph.inserting_before(first):
-        packed = weights.pack(weight)
-        bias = _merged_bias(graph, group, widths)
+        x = _changed_input(graph, group[0], packed.change)
         constants = _add_constants(graph, first, packed)
-        out = graph.graph.call_function(packed.op, (group[0].x, *constants, bias, sum(widths), *packed.options))
-        out.meta["val"] = group[0].x.meta["val"].new_empty((*group[0].x.meta["val"].shape[:-1], sum(widths)))
-        start = 0
-        for linear, width in zip(group, widths, strict=True):
-            part = out if len(group) == 1 else _columns(graph, out, start, start + width)
+        bias = _merged_bias(graph, group, packed.change)
+        out = graph.graph.call_function(packed.op, (x, *constants, bias, sum(widths), *packed.options))
+        out.meta["val"] = x.meta["val"].new_empty((*x.meta["val"].shape[:-1], sum(widths)))
+        ends = list(accumulate(widths))
+        for linear, width, end in zip(group, widths, ends, strict=True):
+            part = out if len(group) == 1 else _columns(graph, out, end - width, end)
             linear.node.replace_all_uses_with(part)
-            start += width
     for linear in group:
         graph.graph.erase_node(linear.node)
-    ends = list(accumulate(widths))
     return [
         rounded
         for linear, width, end in zip(group, widths, ends, strict=True)
@@ -187,12 +191,25 @@ def _replace_linears(graph: fx.GraphModule, group: list[_Linear], weights: Weigh
     ]
 
 
+def _changed_input(graph: fx.GraphModule, linear: _Linear, change: InputChange | None) -> fx.Node:
+    """Nodes for (x - shift) / scale, which the compiler makes part of what computes x."""
+    x = linear.x
+    if change is None:
+        return x
+    steps = [(aten.sub.Tensor, "shift", change.shift), (aten.mul.Tensor, "factor", 1 / change.scale)]
+    for operator, name, value in steps:
+        constant = _add_constant(graph, f"{name}_{linear.node.name}", value.to(linear.weight.dtype))
+        before, x = x, graph.graph.call_function(operator, (x, constant))
+        x.meta["val"] = before.meta["val"].new_empty(before.meta["val"].shape)
+    return x
+
+
 def _rounded(source: Tensor, packed: PackedWeight, rows: slice) -> list[RoundedWeight]:
     """What ``source`` has become, as ``rows`` of what was packed; nothing if it is as it was."""
     value = packed.value
     if value is None:
         return []
-    return [RoundedWeight(source, lambda: value()[..., rows, :], any(packed.options))]
+    return [RoundedWeight(source, lambda: value()[..., rows, :], any(packed.options), packed.change)]
 
 
 def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.Node:
@@ -201,13 +218,12 @@ def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.No
     return node
 
 
-def _merged_bias(graph: fx.GraphModule, group: list[_Linear], widths: list[int]) -> fx.Node | None:
-    if all(linear.bias is None for linear in group):
+def _merged_bias(graph: fx.GraphModule, group: list[_Linear], change: InputChange | None) -> fx.Node | None:
+    if change is None and all(linear.bias is None for linear in group):
         return None
-    parts = [
-        torch.zeros(width) if linear.bias is None else linear.bias.float()
-        for linear, width in zip(group, widths, strict=True)
-    ]
+    parts = [torch.zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias.float() for linear in group]
+    if change is not None:
+        parts = [part + linear.weight.float() @ change.shift for part, linear in zip(parts, group, strict=True)]
     return _add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
 
 

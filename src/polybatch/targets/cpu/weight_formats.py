@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from polybatch.targets.base import InputChange
+from polybatch.targets.cpu import int8_inputs
 from polybatch.targets.cpu.packing import pack_linear, pack_linear_int8, unpack_linear_int8
 
 _ops = torch.ops.polybatch
@@ -29,6 +31,8 @@ class PackedWeight:
     constants: dict[str, Tensor]
     """In the operator's order; the keys begin their names in the graph."""
     options: tuple[bool, ...] = ()
+    change: InputChange | None = None
+    """What is to be done to x first."""
     value: Callable[[], Tensor] | None = None
     """The float32 weight that ``constants`` stand for, in the shape of the original; None: the original itself."""
 
@@ -36,15 +40,19 @@ class PackedWeight:
 class WeightFormat(Protocol):
     """A way to store weights. What becomes of a row depends on that row alone, so products may be merged."""
 
-    def pack(self, weight: Tensor) -> PackedWeight:
-        """Pack the weight [n, k] of a linear, or the weights [experts, n, k] of expert linears."""
+    def pack(self, weight: Tensor, inputs: Tensor | None = None) -> PackedWeight:
+        """Pack the weight [n, k] of a linear, or the weights [experts, n, k] of expert linears.
+
+        ``inputs`` [rows, k] are examples of what it is multiplied with.
+        """
         ...
 
 
+@dataclass(frozen=True)
 class FloatWeights:
     """Weights in the model's own dtype."""
 
-    def pack(self, weight: Tensor) -> PackedWeight:
+    def pack(self, weight: Tensor, inputs: Tensor | None = None) -> PackedWeight:
         if weight.dim() == 2:
             return PackedWeight(_ops.packed_linear.default, {"packed": pack_linear(weight)})
         packed = torch.stack([pack_linear(expert) for expert in weight])
@@ -55,17 +63,23 @@ class FloatWeights:
 class Int8Weights:
     """Symmetric int8 weights, one scale for each output channel (of each expert).
 
-    With ``quantize_activations`` the kernels also round each row of x to int8 and multiply integers; without, they
-    multiply in x's dtype.
+    With ``round_inputs`` the kernels also round each row of x to int8 and multiply integers, unless the examples say
+    that this would cost the product too much; without, they multiply in x's dtype. Where there are examples, x is
+    centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise set the step for all.
     """
 
-    quantize_activations: bool
+    round_inputs: bool
 
-    def pack(self, weight: Tensor) -> PackedWeight:
+    def pack(self, weight: Tensor, inputs: Tensor | None = None) -> PackedWeight:
         if weight.shape[-2] < _NARROW:
             return FloatWeights().pack(weight)
+        rounds, change = self.round_inputs, None
+        if inputs is not None:
+            change = int8_inputs.balanced(weight, inputs) if rounds else int8_inputs.centred(inputs)
+            if rounds and int8_inputs.rounding_error(weight, inputs, change) > int8_inputs.LARGEST_ERROR:
+                rounds, change = False, int8_inputs.centred(inputs)
         experts = weight.dim() == 3
-        parts = [pack_linear_int8(part) for part in (weight if experts else [weight])]
+        parts = [pack_linear_int8(_changed(part, change)) for part in (weight if experts else [weight])]
         packed, scale = (torch.stack(tensors) for tensors in zip(*parts, strict=True))
 
         def value() -> Tensor:
@@ -75,14 +89,28 @@ class Int8Weights:
         return PackedWeight(
             _ops.packed_expert_linear_int8.default if experts else _ops.packed_linear_int8.default,
             {"packed": packed, "scale": scale} if experts else {"packed": packed[0], "scale": scale[0]},
-            (self.quantize_activations,),
+            (rounds,),
+            change,
             value,
         )
 
 
-WEIGHT_FORMATS: dict[str | None, WeightFormat] = {
-    None: FloatWeights(),
-    "int8": Int8Weights(quantize_activations=True),
-    "int8-weight-only": Int8Weights(quantize_activations=False),
+def _changed(weight: Tensor, change: InputChange | None) -> Tensor:
+    return weight if change is None else weight.float() * change.scale
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """Formats by the role of a product; what decides which expert a token goes to is always kept in float."""
+
+    layers: WeightFormat
+    logits: WeightFormat
+    """Of the output projection, whose errors nothing averages out."""
+
+
+WEIGHT_PLANS: dict[str | None, WeightPlan] = {
+    None: WeightPlan(FloatWeights(), FloatWeights()),
+    "int8": WeightPlan(Int8Weights(round_inputs=True), Int8Weights(round_inputs=False)),
+    "int8-weight-only": WeightPlan(Int8Weights(round_inputs=False), Int8Weights(round_inputs=False)),
 }
 """By the name that ``compile(weights=...)`` takes."""
