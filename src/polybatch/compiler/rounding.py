@@ -43,8 +43,8 @@ class RoundedModel:
     def active(self, round_inputs: bool = True) -> Iterator[None]:
         """While active, the model computes with the rounded weights, in float32, results in its own dtype.
 
-        ``round_inputs`` False leaves their inputs as they are. Nothing in the model changes; a few widened weights exist
-        at a time.
+        ``round_inputs`` False leaves their inputs as they are. Nothing in the model changes; only a few widened weights
+        exist at a time.
         """
         with plain_attention(self.model):
             if not self._blocks:

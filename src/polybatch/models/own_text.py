@@ -10,9 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polybatch.models.loading import quiet_transformers
-
-
 _SEQUENCES, _TOKENS = 8, 64
 
 
@@ -26,10 +23,10 @@ def own_text(model: PreTrainedModel, sequences: int = _SEQUENCES, length: int = 
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, int(config.vocab_size), (sequences, 1), generator=generator)
     cache: Any = None
-    with quiet_transformers(), plain_attention(model), torch.no_grad():
+    with plain_attention(model), torch.no_grad():
         while tokens.shape[1] < length:
-            out = model(input_ids=tokens[:, -1:], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = model(input_ids=tokens[:, -1:], cache=cache, use_cache=True)
+            cache = out.cache
             probabilities = torch.softmax(out.logits[:, -1].float(), dim=-1)
             tokens = torch.cat([tokens, torch.multinomial(probabilities, 1, generator=generator)], dim=1)
     return tokens

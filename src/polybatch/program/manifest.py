@@ -48,7 +48,7 @@ class ModelInfo(_Record):
     class_name: str
     model_type: str
     dtype: Literal["float32", "bfloat16"]
-    weights: Literal["int8", "int8-weight-only"] | None
+    weights: Literal["int8", "int8-weight-only"] | None = None
     vocab_size: int
     num_layers: int
     source: str

@@ -9,9 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from polybatch.ops import rounded_rows
 from polybatch.targets.base import InputChange
 from polybatch.targets.cpu import int8_inputs
-from polybatch.targets.cpu.packing import pack_linear, pack_linear_int8, unpack_linear_int8
+from polybatch.targets.cpu.int8_rounding import round_weight
+from polybatch.targets.cpu.packing import pack_int8, pack_linear, unpack_linear_int8
 
 _ops = torch.ops.polybatch
 
@@ -65,7 +67,9 @@ class Int8Weights:
 
     With ``round_inputs`` the kernels also round each row of x to int8 and multiply integers, unless the examples say
     that this would cost the product too much; without, they multiply in x's dtype. Where there are examples, x is
-    centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise set the step for all.
+    centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise set the step for all, and
+    the weight is rounded so that its product is kept (see ``int8_rounding.py``). docs/benchmarks.md has what each of
+    these is worth.
     """
 
     round_inputs: bool
@@ -79,8 +83,10 @@ class Int8Weights:
             if rounds and int8_inputs.rounding_error(weight, inputs, change) > int8_inputs.LARGEST_ERROR:
                 rounds, change = False, int8_inputs.centred(inputs)
         experts = weight.dim() == 3
-        parts = [pack_linear_int8(_changed(part, change)) for part in (weight if experts else [weight])]
-        packed, scale = (torch.stack(tensors) for tensors in zip(*parts, strict=True))
+        examples = _examples(inputs, change, rounds)
+        parts = [round_weight(_changed(part, change), examples) for part in (weight if experts else [weight])]
+        packed = torch.stack([pack_int8(rows) for rows, _ in parts])
+        scale = torch.stack([scale for _, scale in parts])
 
         def value() -> Tensor:
             unpacked = [unpack_linear_int8(*part, weight.shape[-1]) for part in zip(packed, scale, strict=True)]
@@ -93,6 +99,14 @@ class Int8Weights:
             change,
             value,
         )
+
+
+def _examples(inputs: Tensor | None, change: InputChange | None, rounds: bool) -> Tensor | None:
+    """The inputs as the weight gets to see them."""
+    if inputs is None or change is None:
+        return inputs
+    changed = (inputs.float() - change.shift) / change.scale
+    return rounded_rows(changed) if rounds else changed
 
 
 def _changed(weight: Tensor, change: InputChange | None) -> Tensor:

@@ -1,0 +1,81 @@
+"""compile(weights="int8"): for several architectures, checked tightly, and refused where it means nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from architectures import SUPPORTED, save_model
+
+from polybatch import AutoModelForCausalLM, Engine, Program, SamplingParams, VerificationError
+
+SHAPES = {"batch_size": [1, 2], "continuous_batching": True, "full_batch_size": 2, "ctx_len": 64, "prefill_seq_len": 16}
+PROMPTS = [[1, 2, 3], [*range(30, 60)]]
+
+
+def compile_int8(name: str, folder: Path, weights: str | None, dtype: str = "float32") -> Program:
+    model = AutoModelForCausalLM.from_pretrained(save_model(SUPPORTED[name], folder / "model"), dtype=dtype)
+    return model.compile(folder / "out.poly", weights=weights, profile=False, **SHAPES)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "mixtral", "gpt2"])
+@pytest.mark.parametrize("weights", ["int8", "int8-weight-only"])
+def test_architectures(name: str, weights: str, tmp_path: Path) -> None:
+    program = compile_int8(name, tmp_path, weights)
+    manifest = program.manifest
+    assert manifest.batch_invariant
+    assert manifest.model.weights == weights and manifest.model.dtype == "float32"
+    # Nothing is left to chance but inputs that sit on the border between two steps.
+    assert manifest.verification.max_relative_error < (0.02 if weights == "int8" else 1e-5)
+    assert manifest.verification.tolerance <= (0.1 if weights == "int8" else 1e-3)
+    with Engine(program) as engine:
+        together = engine.generate(PROMPTS, SamplingParams(max_tokens=8, ignore_eos=True))
+        alone = [engine.generate([prompt], SamplingParams(max_tokens=8, ignore_eos=True))[0] for prompt in PROMPTS]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int8-weight-only"])
+def test_bfloat16(weights: str, tmp_path: Path) -> None:
+    manifest = compile_int8("llama", tmp_path, weights, "bfloat16").manifest
+    assert manifest.model.weights == weights and manifest.model.dtype == "bfloat16"
+    assert manifest.verification.max_relative_error < 0.05
+
+
+def test_the_weights_take_about_a_quarter_of_float32(tmp_path: Path) -> None:
+    sizes = [
+        compile_int8("llama", tmp_path / str(weights), weights).manifest.files["weights.safetensors"].size
+        for weights in ("int8-weight-only", None)
+    ]
+    embedding = 256 * 64 * 4
+    assert sizes[0] - embedding < 0.4 * (sizes[1] - embedding)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int8-weight-only"])
+def test_a_wrong_attention_scale_is_found(weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polybatch.targets.cpu import build
+
+    real = build.fuse_rotary
+
+    def spoil(graph: object) -> int:
+        for node in graph.graph.find_nodes(op="call_function", target=_slot_attention()):  # type: ignore[attr-defined]
+            node.args = (*node.args[:10], node.args[10] * 2, *node.args[11:])
+        return real(graph)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "fuse_rotary", spoil)
+    with pytest.raises(VerificationError, match="differ from the model's own"):
+        compile_int8("llama", tmp_path, weights)
+    assert not (tmp_path / "out.poly").exists()
+
+
+def _slot_attention() -> object:
+    import torch
+
+    return torch.ops.polybatch.slot_attention.default
+
+
+def test_the_oracle_refuses_it(llama_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="target eager runs the model as it is"):
+        AutoModelForCausalLM.from_pretrained(llama_dir).compile(
+            tmp_path / "out.poly", weights="int8", target="eager", **SHAPES
+        )
+    assert list(tmp_path.iterdir()) == []
