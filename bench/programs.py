@@ -29,7 +29,8 @@ Say = Callable[[str], None]
 class ProgramSpec:
     """One request to the compiler.
 
-    model: Hugging Face directory or hub id. precision: "bf16", "fp32" or "int8" (int8 weights, bfloat16 elsewhere).
+    model: Hugging Face directory or hub id. precision: "bf16", "fp32", "int8" or "int8-weight-only" (both bfloat16
+    elsewhere).
     drafted: the values of K; None compiles no speculative rows.
     """
 
@@ -52,8 +53,8 @@ class ProgramSpec:
         }
         if self.drafted is not None:
             arguments["num_speculative_tokens"] = list(self.drafted)
-        if self.precision == "int8":
-            arguments["weights"] = "int8"
+        if self.precision.startswith("int8"):
+            arguments["weights"] = self.precision
         return arguments
 
     def folder(self, cache: Path) -> Path:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_INT8_LARGEST = 127.0
+
 _LIBRARY = torch.library.Library("polybatch", "DEF")
 
 _LIBRARY.define(
@@ -20,6 +22,14 @@ _LIBRARY.define("packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_fe
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
 _LIBRARY.define(
     "packed_expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index, int out_features) -> Tensor"
+)
+_LIBRARY.define(
+    "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
+    "bool quantize_activations) -> Tensor"
+)
+_LIBRARY.define(
+    "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
+    "int out_features, bool quantize_activations) -> Tensor"
 )
 
 
@@ -114,6 +124,13 @@ def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: 
     return out
 
 
+def rounded_rows(x: Tensor) -> Tensor:
+    """Each row of x as integers of at most 127 times a scale of its own, as the int8 kernels take it."""
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    factor = torch.where(largest > 0, _INT8_LARGEST / largest, 0.0)
+    return (x * factor).round() * (largest / _INT8_LARGEST)
+
+
 _LIBRARY.impl("slot_attention", slot_attention, "CPU")
 _LIBRARY.impl("expert_linear", expert_linear, "CPU")
 
@@ -154,9 +171,23 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
     return x.new_empty((x.shape[0], out_features))
 
 
+@torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
+def _packed_linear_int8_shape(x, weight, scale, bias, out_features, quantize_activations):  # type: ignore[no-untyped-def]
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+@torch.library.register_fake("polybatch::packed_expert_linear_int8", lib=_LIBRARY)
+def _packed_expert_linear_int8_shape(  # type: ignore[no-untyped-def]
+    x, weight, scale, bias, expert_index, out_features, quantize_activations
+):
+    return x.new_empty((x.shape[0], out_features))
+
+
 NATIVE_OPS = (
     torch.ops.polybatch.slot_attention.default,
     torch.ops.polybatch.packed_linear.default,
     torch.ops.polybatch.packed_expert_linear.default,
+    torch.ops.polybatch.packed_linear_int8.default,
+    torch.ops.polybatch.packed_expert_linear_int8.default,
 )
-"""The operators that ``targets/cpu/kernels`` implement; each takes tensors, ints and floats and gives one tensor."""
+"""The operators that ``targets/cpu/kernels`` implement; each takes tensors and plain numbers and gives one tensor."""

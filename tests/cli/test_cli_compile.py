@@ -74,6 +74,8 @@ def test_without_output_the_program_is_named_after_the_model(run, model_dir, tmp
         (("--batch-size", "1,"), "'1,' is not an int"),
         (("--target", "gpu"), "cpu, eager"),
         (("--isa", "neon9"), "native"),
+        (("--weights", "int4"), "int8, int8-weight-only"),
+        (("--weights", "int8", "--target", "eager"), "target eager"),
         (("--dtype",), "--dtype"),
         (("--ctx-len", "many"), "--ctx-len"),
         (("--frobnicate",), "--frobnicate"),
@@ -135,6 +137,13 @@ def test_profile_reaches_the_compiler(run, monkeypatch, options, profile):
     monkeypatch.setattr("polybatch.compiler.auto.AutoModelForCausalLM", FakeModel)
     assert "enough" in run("compile", "model", *SMALL, *options).stderr
     assert FakeModel.asked["profile"] is profile
+
+
+def test_weights_reach_the_compiler(run, monkeypatch):
+    monkeypatch.setattr("polybatch.compiler.auto.AutoModelForCausalLM", FakeModel)
+    for options, weights in (((), None), (("--weights", "int8-weight-only"), "int8-weight-only")):
+        assert "enough" in run("compile", "model", *options).stderr
+        assert FakeModel.asked["weights"] == weights
 
 
 def test_without_profile_no_step_times_are_stored(run, model_dir, tmp_path):

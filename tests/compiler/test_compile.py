@@ -104,10 +104,10 @@ def test_a_bad_table_is_refused_before_any_work(model: AutoModelForCausalLM, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", [{"target": "tpu"}, {"isa": "sse9"}])
+@pytest.mark.parametrize("option", [{"target": "tpu"}, {"isa": "sse9"}, {"weights": "int4"}])
 def test_unknown_names_list_the_valid_ones(model: AutoModelForCausalLM, older: Path, option: dict[str, str]) -> None:
     before = _hashes(older)
-    with pytest.raises(ValueError, match=r"cpu, eager|avx512_bf16"):
+    with pytest.raises(ValueError, match=r"cpu, eager|avx512_bf16|int8, int8-weight-only"):
         model.compile(older, **SHAPES, **option)
     assert _hashes(older) == before
 

@@ -91,8 +91,8 @@ def test_an_edited_byte_is_found_with_verify(program_dir):
 
 
 def test_another_schema_version_is_named_before_anything_else(program_dir):
-    (program_dir / "manifest.json").write_text('{"schema_version": 3, "something": "new"}')
-    with pytest.raises(ProgramVersionError, match="schema version 3, this polybatch reads 2; recompile"):
+    (program_dir / "manifest.json").write_text('{"schema_version": 4, "something": "new"}')
+    with pytest.raises(ProgramVersionError, match="schema version 4, this polybatch reads 3; recompile"):
         Program.load(program_dir)
 
 
@@ -123,6 +123,13 @@ def test_a_damaged_manifest_names_the_place_in_one_line(program_dir, changes, pl
     assert "\n" not in str(error.value)
 
 
+def test_an_unknown_weight_format_is_named(program_dir):
+    model = json.loads((program_dir / "manifest.json").read_text())["model"]
+    edit_manifest(program_dir, model={**model, "weights": "int4"})
+    with pytest.raises(ProgramCorruptError, match=r"is damaged at model\.weights"):
+        Program.load(program_dir)
+
+
 @pytest.mark.parametrize("version", [True, 2.0, "2", [2], {"x": "\n"}])
 def test_a_schema_version_that_is_no_int_is_corrupt(program_dir, version):
     path = program_dir / "manifest.json"
@@ -132,9 +139,10 @@ def test_a_schema_version_that_is_no_int_is_corrupt(program_dir, version):
     assert "\n" not in str(error.value)
 
 
-def test_a_program_of_the_first_schema_version_must_be_recompiled(program_dir):
-    edit_manifest(program_dir, schema_version=1)
-    with pytest.raises(ProgramVersionError, match="schema version 1, this polybatch reads 2; recompile"):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_program_of_an_earlier_schema_version_must_be_recompiled(program_dir, version):
+    edit_manifest(program_dir, schema_version=version)
+    with pytest.raises(ProgramVersionError, match=f"schema version {version}, this polybatch reads 3; recompile"):
         Program.load(program_dir)
 
 

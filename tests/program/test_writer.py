@@ -142,7 +142,7 @@ def test_a_program_that_somebody_put_files_into_is_refused(program_dir):
 
 def test_a_program_of_another_schema_version_may_be_replaced(program_dir):
     text = (program_dir / "manifest.json").read_text()
-    (program_dir / "manifest.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
+    (program_dir / "manifest.json").write_text(text.replace('"schema_version": 3', '"schema_version": 1'))
     assert weight(write_program(program_dir, 3.0)) == 3.0
 
 

@@ -21,29 +21,34 @@ CROWD_TOKENS = 20
 Logits = list[NDArray[np.float32]]
 
 
-Builds = dict[tuple[str, str], Program]
+Builds = dict[tuple[str, str, str | None], Program]
+FORMATS = [("float32", None), ("bfloat16", None), ("float32", "int8"), ("bfloat16", "int8-weight-only")]
 
 
 @pytest.fixture(scope="module")
 def builds() -> Builds:
-    """The programs made so far: one per instruction set and dtype, whatever order the tests run in."""
+    """The programs made so far: one per instruction set and format, whatever order the tests run in."""
     return {}
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module", params=FORMATS, ids=["float32", "bfloat16", "int8", "int8-weight-only"])
+def format(request: pytest.FixtureRequest) -> tuple[str, str | None]:
+    """(dtype, weights)"""
+    return request.param
 
 
 @pytest.fixture(scope="module", params=[isa.name for isa in available_isas()])
 def program(
-    dtype: str,
+    format: tuple[str, str | None],
     request: pytest.FixtureRequest,
     builds: Builds,
     llama_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Program:
-    key = (request.param, dtype)
+    dtype, weights = format
+    key = (request.param, dtype, weights)
+    if weights is not None and request.param not in (available_isas()[0].name, "portable"):
+        pytest.skip("int8 is compiled for the best instruction set here and for the plainest")
     if key not in builds:
         builds[key] = AutoModelForCausalLM.from_pretrained(llama_dir, dtype=dtype).compile(
             tmp_path_factory.mktemp("identity") / "out.poly",
@@ -52,6 +57,7 @@ def program(
             full_batch_size=SLOTS,
             ctx_len=256,
             prefill_seq_len=128,
+            weights=weights,
             isa=request.param,
             profile=False,
         )

@@ -39,6 +39,12 @@ def compile_command(
             help="float32 or bfloat16; default: bfloat16 if the checkpoint is, else float32.", show_default=False
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="int8 or int8-weight-only (activations stay as they are); default: as dtype.", show_default=False
+        ),
+    ] = None,
     target: Annotated[str, typer.Option(help="cpu, or eager (slow, needs no C++ compiler).")] = "cpu",
     isa: Annotated[str, typer.Option(help="Of target cpu: native, avx512_bf16, avx512, avx2 or portable.")] = "native",
     gguf_file: Annotated[
@@ -78,7 +84,7 @@ def compile_command(
     }
     table = build_table(**request)
     require_utf8(model)  # the manifest, which is UTF-8, has its name
-    _check_destination(target, isa, output)
+    _check_destination(target, weights, isa, output)
     for message in table.warnings:
         warn(message)
     started = time.perf_counter()
@@ -87,7 +93,9 @@ def compile_command(
         from polybatch.compiler.auto import AutoModelForCausalLM
 
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, gguf_file=gguf_file)
-        program = loaded.compile(output, **request, target=target, isa=isa, profile=profile, progress=stages)
+        program = loaded.compile(
+            output, **request, weights=weights, target=target, isa=isa, profile=profile, progress=stages
+        )
     _show(program.path, table, time.perf_counter() - started, as_json)
 
 
@@ -107,14 +115,15 @@ def _batching(batch_size: str, full_batch_size: int | None, static: bool) -> dic
     return {"batch_size": sizes, "continuous_batching": not static, "full_batch_size": full_batch_size}
 
 
-def _check_destination(target: str, isa: str, output: Path | None) -> None:
+def _check_destination(target: str, weights: str | None, isa: str, output: Path | None) -> None:
     """Refuse what cannot end well before any model is loaded: ValueError or ProgramError."""
     from polybatch.program import ProgramWriter
-    from polybatch.targets import target_names
+    from polybatch.targets import check_weights, target_names
     from polybatch.targets.cpu.isa import resolve_isa
 
     if target not in target_names():
         raise ValueError(f"unknown target {target!r}; pass one of {', '.join(target_names())}")
+    check_weights(target, weights)
     if target == "cpu":
         resolve_isa(isa)
     if output is not None:

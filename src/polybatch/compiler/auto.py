@@ -51,6 +51,7 @@ class AutoModelForCausalLM:
         num_speculative_tokens: int | Sequence[int] | None = None,
         comp_ctx_lengths_prefill: Sequence[int] | None = None,
         comp_ctx_lengths_decode: Sequence[int] | None = None,
+        weights: str | None = None,
         target: str = "cpu",
         isa: str = "native",
         profile: bool = True,
@@ -61,10 +62,12 @@ class AutoModelForCausalLM:
         ``batch_size`` lists the decode batch sizes, ``num_speculative_tokens`` the drafted tokens per step and
         ``comp_ctx_lengths_*`` the attention lengths (:func:`polybatch.specialization.build_table` has the rules).
         ``output_dir`` defaults to ``<model>.poly`` in the current directory; a program that is there is replaced.
+        ``weights`` is None (the model's dtype), ``int8`` (weights and what they are multiplied with) or
+        ``int8-weight-only``; both work with either dtype.
         ``isa`` is ``native``, ``avx512_bf16``, ``avx512``, ``avx2`` or ``portable`` (target cpu). ``profile`` measures
         the step times that the engine chooses by. ``progress`` is called with each stage's name.
 
-        Raises SpecializationError or TypeError (before any work), UnsupportedModelError, CompilerError,
+        Raises SpecializationError, ValueError or TypeError (before any work), UnsupportedModelError, CompilerError,
         VerificationError and ProgramError; an older program is then as it was.
         """
         table = build_table(
@@ -80,4 +83,4 @@ class AutoModelForCausalLM:
         from polybatch.compiler.compile import CompileOptions, compile_model, default_output_dir
 
         path = default_output_dir(self._loaded.source) if output_dir is None else Path(output_dir)
-        return compile_model(self._loaded, table, CompileOptions(path, target, isa, profile, progress))
+        return compile_model(self._loaded, table, CompileOptions(path, target, weights, isa, profile, progress))

@@ -17,6 +17,7 @@ from polybatch.errors import UnsupportedModelError
 from polybatch.kv_layout import CacheSpec
 from polybatch.models.guard import check_supported, position_limit
 from polybatch.models.loading import LoadedModel
+from polybatch.models.own_text import own_text
 from polybatch.program import (
     Batching,
     CreatedBy,
@@ -32,7 +33,7 @@ from polybatch.program import (
 from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
 from polybatch.specialization import Specialization, SpecializationTable
-from polybatch.targets import get_target
+from polybatch.targets import check_weights, get_target
 from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
 
 _PROFILE_SHARE = 0.03
@@ -45,6 +46,7 @@ class CompileOptions:
 
     output_dir: Path
     target: str
+    weights: str | None
     isa: str
     profile: bool
     progress: Progress
@@ -58,21 +60,23 @@ def default_output_dir(source: str) -> Path:
 def compile_model(loaded: LoadedModel, table: SpecializationTable, options: CompileOptions) -> Program:
     """Build, verify and write the program; nothing appears at ``output_dir`` unless all of it succeeds.
 
-    Raises UnsupportedModelError, CompilerError, VerificationError and ProgramError.
+    Raises ValueError (before any work), UnsupportedModelError, CompilerError, VerificationError and ProgramError.
     """
     for message in table.warnings:
         warnings.warn(message, stacklevel=3)
     target = get_target(options.target)
+    check_weights(options.target, options.weights)
     options.progress("checking the architecture")
     started = time.perf_counter()
     config = table.config
     cache = CacheSpec(check_supported(loaded.model), loaded.dtype_name, config.ctx_len, config.full_batch_size)
     _check_context(loaded, table)
     with ProgramWriter(options.output_dir) as writer:
-        request = BuildRequest(loaded.model, cache, options.isa, options.progress)
+        text = _calibration_text(loaded, options)
+        request = BuildRequest(loaded.model, cache, options.weights, text, options.isa, options.progress)
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
-        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, started)
+        verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, text, started)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return Program.load(options.output_dir)
 
@@ -85,6 +89,13 @@ def _check_context(loaded: LoadedModel, table: SpecializationTable) -> None:
             f"{type(loaded.model).__name__} {limit.reason}, "
             f"ctx_len={table.config.ctx_len} needs more; pass ctx_len={limit.positions} or less"
         )
+
+
+def _calibration_text(loaded: LoadedModel, options: CompileOptions) -> torch.Tensor | None:
+    if options.weights is None:
+        return None
+    options.progress("writing calibration text")
+    return own_text(loaded.model)
 
 
 def _write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
@@ -100,13 +111,15 @@ def _check(
     cache: CacheSpec,
     table: SpecializationTable,
     options: CompileOptions,
+    result: BuildResult,
+    text: torch.Tensor | None,
     started: float,
 ) -> tuple[Verification, dict[Specialization, float]]:
     """Run the program that has just been built: its logits against the model's, then its step times."""
     options.progress("checking logits against the model")
     runner = target.open(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
-        verification = verify_logits(session, table, loaded.model)
+        verification = verify_logits(session, table, loaded.model, result.rounded, text)
         if not options.profile:
             return verification, {}
         options.progress("measuring step times")
@@ -144,6 +157,7 @@ def _manifest(
             class_name=type(loaded.model).__name__,
             model_type=loaded.model.config.model_type,
             dtype=loaded.dtype_name,  # type: ignore[arg-type]  # load_model has checked it
+            weights=options.weights,  # type: ignore[arg-type]  # compile_model has checked it
             vocab_size=vocab_size,
             num_layers=len(cache.layers),
             source=loaded.source,

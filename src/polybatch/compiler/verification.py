@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +12,23 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from polybatch.compiler.rounding import RoundedModel
 from polybatch.errors import VerificationError
 from polybatch.session import InferenceSession
 from polybatch.specialization import SpecializationTable
+from polybatch.targets.base import RoundedWeight
 
 # Relative error allowed per position: ||program - exact|| / ||exact - its mean||, where exact is the model in float32.
 # A missing mask, window or scale gives errors near 1; float32 rounding about 1e-6.
 _TOLERANCE = 1e-3
 # A bfloat16 program is held to the error of the model's own bfloat16 logits, within a factor and a ceiling.
 _BFLOAT16_FACTOR = 2.0
+# Where inputs are rounded to 8 bits, the smallest difference can move one to the next step: such a program is held to
+# what rounding them at all does to the logits, within a factor.
+_FLIPS_FACTOR = 2.0
 _MAX_TOLERANCE = 0.5
 _DECODE_STEPS = 3
+_CHUNK = 64  # of a longer prefill chunk, the tokens used
 _MAX_SEQUENCES = 3
 
 
@@ -34,22 +40,31 @@ class Verification:
     tolerance: float
 
 
-def verify_logits(session: InferenceSession, table: SpecializationTable, model: PreTrainedModel) -> Verification:
+def verify_logits(
+    session: InferenceSession,
+    table: SpecializationTable,
+    model: PreTrainedModel,
+    rounded: Sequence[RoundedWeight] = (),
+    text: torch.Tensor | None = None,
+) -> Verification:
     """Prefill ragged sequences in chunks, decode a few tokens, and compare every step's logits with ``model``.
 
-    Runs through the session, so padding, slots and the table are part of what is checked.
+    Runs through the session, so padding, slots and the table are part of what is checked. ``rounded`` are the weights
+    that the program holds otherwise than the model, which is then taken with these; ``text`` are token ids to use
+    instead of random ones, which can confuse a model so much that it amplifies the least rounding.
     Raises :class:`VerificationError` when a position is off by more than the tolerance.
     """
-    prompts = _prompts(table, int(model.config.get_text_config().vocab_size))
+    prompts = _prompts(table, _random_text(model) if text is None else text.numpy().ravel())
     produced = _run(session, table, prompts)
-    exact = _exact_logits(model, prompts)
-    worst = max(map(_relative_error, produced, exact))
-    tolerance = _TOLERANCE
-    if model.dtype != torch.float32:
-        own = max(
-            _relative_error(rows, truth) for rows, truth in zip(_model_logits(model, prompts), exact, strict=True)
+    reference = RoundedModel(model, rounded)
+    with _widened(model):
+        exact = _model_logits(reference, prompts)
+        flips = (
+            _largest(_model_logits(reference, prompts, round_inputs=False), exact) if reference.rounds_inputs else 0.0
         )
-        tolerance = min(max(_TOLERANCE, _BFLOAT16_FACTOR * own), _MAX_TOLERANCE)
+    own = _largest(_model_logits(reference, prompts), exact) if model.dtype != torch.float32 else 0.0
+    worst = _largest(produced, exact)
+    tolerance = min(max(_TOLERANCE, _BFLOAT16_FACTOR * own, _FLIPS_FACTOR * flips), _MAX_TOLERANCE)
     if not worst <= tolerance:
         raise VerificationError(
             f"{type(model).__name__}: the compiled logits differ from the model's own by {worst:.2g} "
@@ -58,16 +73,21 @@ def verify_logits(session: InferenceSession, table: SpecializationTable, model: 
     return Verification(worst, tolerance)
 
 
-def _prompts(table: SpecializationTable, vocab_size: int) -> list[NDArray[np.int64]]:
+def _random_text(model: PreTrainedModel) -> NDArray[np.int64]:
+    vocab_size = int(model.config.get_text_config().vocab_size)
+    return np.random.default_rng(0).integers(0, vocab_size, _MAX_SEQUENCES * (2 * _CHUNK + _DECODE_STEPS))
+
+
+def _prompts(table: SpecializationTable, text: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Ragged token sequences, prompt plus decoded tokens, of about two chunks, one and a bit, and a few tokens."""
     config = table.config
     decoded = _decode_steps(table)
     room = min(table.max_prompt_len, config.ctx_len - decoded)
-    chunk = config.prefill_seq_len
-    lengths = [max(1, min(room, length)) for length in (2 * min(chunk, 64) - 3, min(chunk, 64) + 1, 5)]
+    chunk = min(config.prefill_seq_len, _CHUNK)
+    lengths = [max(1, min(room, length)) for length in (2 * chunk - 3, chunk + 1, 5)]
     count = min(_MAX_SEQUENCES, config.full_batch_size)
-    rng = np.random.default_rng(0)
-    return [rng.integers(0, vocab_size, length + decoded) for length in lengths[:count]]
+    ends = np.cumsum([length + decoded for length in lengths[:count]])
+    return np.split(np.resize(text, ends[-1]), ends[:-1])
 
 
 def _decode_steps(table: SpecializationTable) -> int:
@@ -137,14 +157,9 @@ def _empty_step(shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[np.int6
     return inputs
 
 
-def _exact_logits(model: PreTrainedModel, prompts: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-    """The logits of the model's weights in float32 arithmetic; a bfloat16 model is widened for a while, exactly."""
-    with _widened(model):
-        return _model_logits(model, prompts)
-
-
 @contextmanager
 def _widened(model: PreTrainedModel) -> Iterator[None]:
+    """The model in float32 for a while, exactly as it is."""
     narrow = [(tensor, tensor.dtype) for tensor in _float_tensors(model) if tensor.dtype != torch.float32]
     for tensor, _ in narrow:
         tensor.data = tensor.data.float()
@@ -159,18 +174,19 @@ def _float_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
     return [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
 
 
-def _model_logits(model: PreTrainedModel, prompts: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+def _model_logits(
+    reference: RoundedModel, prompts: list[NDArray[np.int64]], round_inputs: bool = True
+) -> list[NDArray[np.float32]]:
     """Logits [tokens, vocab] of each sequence alone, from the model with transformers' own eager attention."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            return [
-                model(input_ids=torch.from_numpy(prompt)[None], use_cache=False).logits[0].float().numpy()
-                for prompt in prompts
-            ]
-    finally:
-        model.set_attn_implementation(before)
+    with torch.no_grad(), reference.active(round_inputs):
+        return [
+            reference.model(input_ids=torch.from_numpy(prompt)[None], use_cache=False).logits[0].float().numpy()
+            for prompt in prompts
+        ]
+
+
+def _largest(produced: list[NDArray[np.float32]], expected: list[NDArray[np.float32]]) -> float:
+    return max(map(_relative_error, produced, expected))
 
 
 def _relative_error(produced: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

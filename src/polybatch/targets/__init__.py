@@ -8,12 +8,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polybatch.targets.base import Target
 
+_WEIGHTS = ("int8", "int8-weight-only")
 _TARGETS = {"cpu": "polybatch.targets.cpu.target", "eager": "polybatch.targets.eager.target"}
 
 
 def target_names() -> tuple[str, ...]:
     """The names that ``compile(target=...)`` takes."""
     return tuple(_TARGETS)
+
+
+def check_weights(target: str, weights: str | None) -> None:
+    """ValueError for a weight format that does not exist or that the target does not have; the target is known."""
+    if weights is not None and weights not in _WEIGHTS:
+        raise ValueError(
+            f"unknown weights {weights!r}; pass one of {', '.join(_WEIGHTS)}, or none to keep the model's dtype"
+        )
+    if weights is not None and target == "eager":
+        raise ValueError(
+            f"target eager runs the model as it is, without weights={weights!r}; leave weights out or pass target='cpu'"
+        )
 
 
 def get_target(name: str) -> Target:

@@ -61,8 +61,35 @@ class BuildRequest:
 
     model: Any
     cache: CacheSpec
+    weights: str | None
+    """The format to store weights in; None: the model's dtype. Checked by ``check_weights``."""
+    text: Tensor | None
+    """Token ids [sequences, tokens] to choose by how to round; given where ``weights`` is."""
     isa: str
     progress: Progress
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """The program multiplies (x - shift) / scale, and adds to the result what the original weight makes of shift."""
+
+    shift: Tensor
+    """float32 [k]"""
+    scale: Tensor
+    """float32 [k], powers of two"""
+
+
+@dataclass(frozen=True)
+class RoundedWeight:
+    """A weight of the model that the program holds with less precision."""
+
+    source: Tensor
+    """The model's own, [n, k] or [experts, n, k]: a view of one of its parameters."""
+    value: Callable[[], Tensor]
+    """What it has become, in float32, made anew by each call; scaled if the inputs are."""
+    rounds_inputs: bool
+    """Whether each row that it is multiplied with is rounded too, to 8 bits."""
+    change: InputChange | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +101,7 @@ class BuildResult:
     compiler: str | None
     batch_invariant: bool
     bytes_per_slot: int
+    rounded: tuple[RoundedWeight, ...] = ()
 
 
 class Target(Protocol):

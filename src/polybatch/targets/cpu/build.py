@@ -11,13 +11,14 @@ from polybatch.errors import CompilerError, UnsupportedModelError
 from polybatch.kv_layout import KVLayout
 from polybatch.models.export import export_step
 from polybatch.targets.base import BuildRequest, BuildResult
+from polybatch.targets.cpu.calibration import observe_inputs
 from polybatch.targets.cpu.fusion import fuse_rotary
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
 from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
-from polybatch.targets.cpu.packing import pack_linear
 from polybatch.targets.cpu.passes import is_batch_invariant, pack_weights
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, cache_layout, open_graph
+from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS
 from polybatch.weights import write_safetensors
 
 
@@ -29,9 +30,11 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     request.progress("exporting the graph")
     layout = cache_layout(request.cache)
     graph, inputs = _export(request.model, layout)
+    plan = WEIGHT_PLANS[request.weights]
+    examples = {} if request.text is None else observe_inputs(request.model, request.text)
     request.progress("packing weights")
     fuse_rotary(graph)
-    pack_weights(graph, pack_linear)
+    rounded = pack_weights(graph, plan, examples)
     request.progress("compiling the graph")
     constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
     request.progress("storing weights")
@@ -44,6 +47,7 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
         compiler=compiler_version(),
         batch_invariant=is_batch_invariant(graph),
         bytes_per_slot=layout.slot_elements * request.model.dtype.itemsize,
+        rounded=rounded,
     )
 
 

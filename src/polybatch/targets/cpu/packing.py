@@ -65,27 +65,46 @@ def unpack_linear(packed: Tensor, out_features: int, in_features: int) -> Tensor
 
 
 def packed_int8_shape(out_features: int, in_features: int) -> tuple[int, ...]:
-    """Shape of ``pack_linear_int8``'s weight: [panels, 1 + ceil(K/4), 32, 4]."""
+    """Shape of ``pack_int8``'s result: [panels, 1 + ceil(K/4), 32, 4]."""
     return (-(-out_features // LINEAR_PANEL), 1 + -(-in_features // _INT8_GROUP), LINEAR_PANEL, _INT8_GROUP)
+
+
+def int8_scale(weight: Tensor) -> Tensor:
+    """float32 [N]: what the integers of each row of a weight [N, K] are multiplied with, for the largest to be 127."""
+    if weight.shape[1] == 0:
+        return torch.zeros(weight.shape[0])
+    return weight.float().abs().amax(dim=1) / _INT8_LARGEST
+
+
+def to_int8(weight: Tensor, scale: Tensor) -> Tensor:
+    """A weight [N, K] over ``scale`` [N], to the nearest of -127..127: int8."""
+    divisor = torch.where(scale > 0, scale, 1.0)[:, None]
+    return (weight.float() / divisor).round().clamp(-_INT8_LARGEST, _INT8_LARGEST).to(torch.int8)
+
+
+def pack_int8(rows: Tensor) -> Tensor:
+    """int8 rows [N, K] as packed weight.
+
+    The first group of a panel holds one int32 for each of its columns: -128 times the sum of what is stored (see
+    ``DotU8S8`` in kernels/tile.h).
+    """
+    out_features, in_features = rows.shape
+    shape = packed_int8_shape(out_features, in_features)
+    stored = torch.zeros(shape[0] * LINEAR_PANEL, (shape[1] - 1) * _INT8_GROUP, dtype=torch.int8)
+    stored[:out_features, :in_features] = rows
+    groups = stored.view(shape[0], LINEAR_PANEL, shape[1] - 1, _INT8_GROUP).transpose(1, 2)
+    correction = stored.sum(dim=1, dtype=torch.int32) * -128
+    header = correction.view(torch.int8).view(shape[0], 1, LINEAR_PANEL, _INT8_GROUP)
+    return torch.cat([header, groups], dim=1)
 
 
 def pack_linear_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A float weight [N, K] as symmetric int8 for each output channel: (packed int8, scale float32 [N]).
 
-    Row n is about ``scale[n]`` times what is stored, which lies in -127..127. The first group of a panel holds one
-    int32 for each of its columns: -128 times the sum of what is stored (see ``DotU8S8`` in kernels/tile.h).
+    Row n is about ``scale[n]`` times what is stored.
     """
-    out_features, in_features = weight.shape
-    shape = packed_int8_shape(out_features, in_features)
-    rows = weight.float()
-    scale = rows.abs().amax(dim=1) / _INT8_LARGEST if in_features else torch.zeros(out_features)
-    stored = torch.zeros(shape[0] * LINEAR_PANEL, (shape[1] - 1) * _INT8_GROUP, dtype=torch.int8)
-    divisor = torch.where(scale > 0, scale, 1.0)[:, None]
-    stored[:out_features, :in_features] = (rows / divisor).round().clamp(-_INT8_LARGEST, _INT8_LARGEST).to(torch.int8)
-    groups = stored.view(shape[0], LINEAR_PANEL, shape[1] - 1, _INT8_GROUP).transpose(1, 2)
-    correction = stored.sum(dim=1, dtype=torch.int32) * -128
-    header = correction.view(torch.int8).view(shape[0], 1, LINEAR_PANEL, _INT8_GROUP)
-    return torch.cat([header, groups], dim=1), scale
+    scale = int8_scale(weight)
+    return pack_int8(to_int8(weight, scale)), scale
 
 
 def unpack_linear_int8(packed: Tensor, scale: Tensor, in_features: int) -> Tensor:

@@ -7,17 +7,18 @@ The passes work on the module that ``models/export.py`` makes. Products that sha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-aten = torch.ops.aten
+from polybatch.targets.base import InputChange, RoundedWeight
+from polybatch.targets.cpu.calibration import SeenInputs
+from polybatch.targets.cpu.weight_formats import FloatWeights, PackedWeight, WeightFormat, WeightPlan
 
-PackWeight = Callable[[Tensor], Tensor]
-"""Packs a [n, k] weight into the layout that the kernels read for its dtype."""
+aten = torch.ops.aten
 
 # Products that torch would run by kernels whose order of arithmetic we do not control.
 _UNPACKED = (aten.linear, aten.addmm, aten.mm, aten.bmm, aten.matmul, aten.einsum, aten.baddbmm, aten._grouped_mm)
@@ -45,19 +46,24 @@ class _Linear:
     bias: Tensor | None
 
 
-def pack_weights(graph: fx.GraphModule, pack: PackWeight) -> None:
-    """Replace all linears and expert linears of ``graph`` by operators on weights packed with ``pack``, in place."""
+def pack_weights(graph: fx.GraphModule, plan: WeightPlan, inputs: SeenInputs) -> tuple[RoundedWeight, ...]:
+    """Replace all linears and expert linears of ``graph`` by operators on packed weights, in place.
+
+    Returns the weights that are no longer what they were.
+    """
     _fold_constants(graph)
-    for group in _linears_by_input(graph):
-        _replace_linears(graph, group, pack)
+    rounded: list[RoundedWeight] = []
+    for weights, group in _linears_by_input(graph, plan):
+        rounded += _replace_linears(graph, group, weights, inputs)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.polybatch.expert_linear.default):
-        _replace_expert_linear(graph, node, pack)
+        rounded += _replace_expert_linear(graph, node, plan.layers)
     _drop_assertions(graph)
     graph.graph.eliminate_dead_code()
     graph.delete_all_unused_submodules()
     _delete_unused_constants(graph)
     graph.graph.lint()
     graph.recompile()
+    return tuple(rounded)
 
 
 def is_batch_invariant(graph: fx.GraphModule) -> bool:
@@ -86,6 +92,10 @@ def _add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
     example = next(n for n in graph.graph.nodes if n.op == "placeholder").meta["val"]
     node.meta["val"] = example.fake_mode.from_tensor(value, static_shapes=True)
     return node
+
+
+def _add_constants(graph: fx.GraphModule, of: fx.Node, packed: PackedWeight) -> list[fx.Node]:
+    return [_add_constant(graph, f"{name}_{of.name}", value) for name, value in packed.constants.items()]
 
 
 def _fold_constants(graph: fx.GraphModule) -> None:
@@ -121,34 +131,85 @@ def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
     return _Linear(node, x, value.t() if transposed else value, offset)
 
 
-def _linears_by_input(graph: fx.GraphModule) -> list[list[_Linear]]:
-    groups: dict[fx.Node, list[_Linear]] = defaultdict(list)
+def _linears_by_input(graph: fx.GraphModule, plan: WeightPlan) -> list[tuple[WeightFormat, list[_Linear]]]:
+    """The linears that share an input and a format.
+
+    Routers keep their weights: a small error sends a token to another expert. Their width does not tell them: one over
+    128 experts is as wide as the keys of a single head.
+    """
+    formats: dict[fx.Node, WeightFormat] = dict.fromkeys(
+        _linears_above(graph, [graph.graph.output_node()]), plan.logits
+    )
+    choices = graph.graph.find_nodes(op="call_function", target=aten.topk.default)
+    formats |= dict.fromkeys(_linears_above(graph, choices), FloatWeights())
+    groups: dict[tuple[fx.Node, WeightFormat], list[_Linear]] = defaultdict(list)
     for node in graph.graph.nodes:
         linear = _match_linear(graph, node)
         if linear is not None:
-            groups[linear.x].append(linear)
-    return list(groups.values())
+            groups[linear.x, formats.get(node, plan.layers)].append(linear)
+    return [(weights, group) for (_, weights), group in groups.items()]
 
 
-def _replace_linears(graph: fx.GraphModule, group: list[_Linear], pack: PackWeight) -> None:
+def _linears_above(graph: fx.GraphModule, nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nearest linears whose results reach one of ``nodes``."""
+    found, seen, waiting = set(), set(nodes), list(nodes)
+    while waiting:
+        for node in set(waiting.pop().all_input_nodes) - seen:
+            seen.add(node)
+            if _match_linear(graph, node) is not None:
+                found.add(node)
+            else:
+                waiting.append(node)
+    return found
+
+
+def _replace_linears(
+    graph: fx.GraphModule, group: list[_Linear], weights: WeightFormat, inputs: SeenInputs
+) -> list[RoundedWeight]:
     """One packed product for all linears of ``group``; each reads its own columns of the result."""
     first = group[0].node
     widths = [linear.weight.shape[0] for linear in group]
     weight = torch.cat([linear.weight for linear in group]) if len(group) > 1 else group[0].weight
+    seen = inputs.get(group[0].weight.data_ptr())
+    packed = weights.pack(weight, None if seen is None else torch.cat(seen))
     with graph.graph.inserting_before(first):
-        packed = _add_constant(graph, f"packed_{first.name}", pack(weight))
-        bias = _merged_bias(graph, group, widths)
-        out = graph.graph.call_function(
-            torch.ops.polybatch.packed_linear.default, (group[0].x, packed, bias, sum(widths))
-        )
-        out.meta["val"] = group[0].x.meta["val"].new_empty((*group[0].x.meta["val"].shape[:-1], sum(widths)))
-        start = 0
-        for linear, width in zip(group, widths, strict=True):
-            part = out if len(group) == 1 else _columns(graph, out, start, start + width)
+        x = _changed_input(graph, group[0], packed.change)
+        constants = _add_constants(graph, first, packed)
+        bias = _merged_bias(graph, group, packed.change)
+        out = graph.graph.call_function(packed.op, (x, *constants, bias, sum(widths), *packed.options))
+        out.meta["val"] = x.meta["val"].new_empty((*x.meta["val"].shape[:-1], sum(widths)))
+        ends = list(accumulate(widths))
+        for linear, width, end in zip(group, widths, ends, strict=True):
+            part = out if len(group) == 1 else _columns(graph, out, end - width, end)
             linear.node.replace_all_uses_with(part)
-            start += width
     for linear in group:
         graph.graph.erase_node(linear.node)
+    return [
+        rounded
+        for linear, width, end in zip(group, widths, ends, strict=True)
+        for rounded in _rounded(linear.weight, packed, slice(end - width, end))
+    ]
+
+
+def _changed_input(graph: fx.GraphModule, linear: _Linear, change: InputChange | None) -> fx.Node:
+    """Nodes for (x - shift) / scale, which the compiler makes part of what computes x."""
+    x = linear.x
+    if change is None:
+        return x
+    steps = [(aten.sub.Tensor, "shift", change.shift), (aten.mul.Tensor, "factor", 1 / change.scale)]
+    for operator, name, value in steps:
+        constant = _add_constant(graph, f"{name}_{linear.node.name}", value.to(linear.weight.dtype))
+        before, x = x, graph.graph.call_function(operator, (x, constant))
+        x.meta["val"] = before.meta["val"].new_empty(before.meta["val"].shape)
+    return x
+
+
+def _rounded(source: Tensor, packed: PackedWeight, rows: slice) -> list[RoundedWeight]:
+    """What ``source`` has become, as ``rows`` of what was packed; nothing if it is as it was."""
+    value = packed.value
+    if value is None:
+        return []
+    return [RoundedWeight(source, lambda: value()[..., rows, :], any(packed.options), packed.change)]
 
 
 def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.Node:
@@ -157,30 +218,31 @@ def _columns(graph: fx.GraphModule, out: fx.Node, start: int, end: int) -> fx.No
     return node
 
 
-def _merged_bias(graph: fx.GraphModule, group: list[_Linear], widths: list[int]) -> fx.Node | None:
-    if all(linear.bias is None for linear in group):
+def _merged_bias(graph: fx.GraphModule, group: list[_Linear], change: InputChange | None) -> fx.Node | None:
+    if change is None and all(linear.bias is None for linear in group):
         return None
-    parts = [
-        torch.zeros(width) if linear.bias is None else linear.bias.float()
-        for linear, width in zip(group, widths, strict=True)
-    ]
+    parts = [torch.zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias.float() for linear in group]
+    if change is not None:
+        parts = [part + linear.weight.float() @ change.shift for part, linear in zip(parts, group, strict=True)]
     return _add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
 
 
-def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, pack: PackWeight) -> None:
+def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, weights: WeightFormat) -> list[RoundedWeight]:
     x, weight_node, bias_node, expert_index = node.args
     weight, bias = _constant(graph, weight_node), _constant(graph, bias_node)
     if weight is None or (bias_node is not None and bias is None):
-        return
+        return []
+    packed = weights.pack(weight)
     with graph.graph.inserting_before(node):
-        packed = _add_constant(graph, f"packed_{node.name}", torch.stack([pack(expert) for expert in weight]))
+        constants = _add_constants(graph, node, packed)
         bias_float = None if bias is None else _add_constant(graph, f"bias_{node.name}", bias.float())
         out = graph.graph.call_function(
-            torch.ops.polybatch.packed_expert_linear.default, (x, packed, bias_float, expert_index, weight.shape[1])
+            packed.op, (x, *constants, bias_float, expert_index, weight.shape[1], *packed.options)
         )
     out.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(out)
     graph.graph.erase_node(node)
+    return _rounded(weight, packed, slice(None))
 
 
 def _drop_assertions(graph: fx.GraphModule) -> None:

@@ -1,0 +1,39 @@
+"""What the linears of a model are multiplied with, seen while it reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from polybatch.models.own_text import plain_attention
+from polybatch.models.products import ParameterProducts, Product
+
+SeenInputs = Mapping[int, list[Tensor]]
+"""Rows [tokens, k] that a weight was multiplied with, by the address of the weight."""
+
+
+class _Observer(ParameterProducts):
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(parameter for parameter in model.parameters() if parameter.dim() == 2)
+        self.seen: dict[int, list[Tensor]] = defaultdict(list)
+
+    def product(self, product: Product) -> Tensor:
+        self.seen[product.weight.data_ptr()].append(product.x.detach())
+        return product.run()
+
+
+def observe_inputs(model: PreTrainedModel, text: Tensor) -> SeenInputs:
+    """The inputs of every linear while the model reads token ids [sequences, tokens].
+
+    Those of experts, who see a part of the tokens each, are left out.
+    """
+    observer = _Observer(model)
+    with plain_attention(model), torch.no_grad():
+        for tokens in text:
+            with observer:
+                model(input_ids=tokens[None], use_cache=False)
+    return dict(observer.seen)
