@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from polybatch.engine import Completion as Completion
     from polybatch.engine import Delta as Delta
     from polybatch.engine import Engine as Engine
+    from polybatch.engine import PromptLookup as PromptLookup
     from polybatch.engine import SamplingParams as SamplingParams
     from polybatch.errors import CompilerError as CompilerError
     from polybatch.errors import EngineClosedError as EngineClosedError
@@ -56,6 +57,7 @@ _HOMES = {
     "Engine": "polybatch.engine",
     "InferenceSession": "polybatch.session",
     "Program": "polybatch.program",
+    "PromptLookup": "polybatch.engine",
     "SamplingParams": "polybatch.engine",
     "Specialization": "polybatch.specialization",
     **dict.fromkeys(_ERRORS, "polybatch.errors"),

@@ -4,6 +4,8 @@ from polybatch.engine.engine import Engine
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
 from polybatch.engine.prompts import Prompt
 from polybatch.engine.request import Completion, Delta, FinishReason, SamplingParams
+from polybatch.engine.speculation.prompt_lookup import PromptLookup
+from polybatch.engine.speculation.stats import SpeculationStats
 from polybatch.engine.stats import EngineStats, SpecializationStats
 
 __all__ = [
@@ -14,7 +16,9 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "Prompt",
+    "PromptLookup",
     "RequestHandle",
     "SamplingParams",
     "SpecializationStats",
+    "SpeculationStats",
 ]

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from polybatch.engine.protocols import Logits, SpecializationLike, StepArrays
+from polybatch.engine.speculation.proposal import NOTHING, Proposal
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """Consecutive tokens of one sequence: ``token_ids[i]`` has position ``start + i`` in ``slot``."""
+    """Consecutive tokens of one sequence: ``token_ids[i]`` has position ``start + i`` in ``slot``.
+
+    The last ``len(proposal)`` of them are only proposed.
+    """
 
     request_id: int
     slot: int
     start: int
     token_ids: tuple[int, ...]
+    proposal: Proposal = NOTHING
 
     @property
     def last_position(self) -> int:
         return self.start + len(self.token_ids) - 1
+
+    def proposing(self, proposal: Proposal) -> StepRow:
+        """This row with proposed tokens after its own."""
+        return replace(self, token_ids=self.token_ids + proposal.token_ids, proposal=proposal)
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,16 @@ class Batch:
             arrays["batch_index"] = np.array(self._slots(), np.int64).reshape(-1, 1)
         return arrays
 
-    def last_logits(self, logits: Logits, index: int) -> Logits:
-        """Logits [vocab] after the last token of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
+    def row_logits(self, logits: Logits, index: int) -> Logits:
+        """Logits [1 + proposed tokens, vocab] of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
 
-        n is 1 (the last live token only), or seq_len in a program compiled for speculation (every token).
+        The first follow the row's own last token and each of the rest a proposed one. n is 1 (the last live token
+        only), or seq_len in a program compiled for speculation (every token).
         """
-        column = 0 if logits.shape[1] == 1 else len(self.rows[index].token_ids) - 1
-        last: Logits = logits[self._array_row(index), column]
-        return last
+        row, at = self.rows[index], self._array_row(index)
+        count = 1 if logits.shape[1] == 1 else len(row.token_ids)
+        wanted: Logits = logits[at, count - 1 - len(row.proposal) : count]
+        return wanted
 
     def _array_row(self, index: int) -> int:
         return index if self.continuous else self.rows[index].slot
