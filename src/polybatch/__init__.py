@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from polybatch.compiler.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from polybatch.engine import Completion as Completion
     from polybatch.engine import Delta as Delta
+    from polybatch.engine import DraftModel as DraftModel
     from polybatch.engine import Engine as Engine
     from polybatch.engine import PromptLookup as PromptLookup
     from polybatch.engine import SamplingParams as SamplingParams
@@ -54,6 +55,7 @@ _HOMES = {
     "AutoModelForCausalLM": "polybatch.compiler.auto",
     "Completion": "polybatch.engine",
     "Delta": "polybatch.engine",
+    "DraftModel": "polybatch.engine",
     "Engine": "polybatch.engine",
     "InferenceSession": "polybatch.session",
     "Program": "polybatch.program",

@@ -116,15 +116,14 @@ class MockSession:
         assert (positions[:count] == np.arange(start, start + count)).all(), f"positions jump: {positions}"
         assert start + count <= self.program.ctx_len, f"position beyond the context: {positions}"
         cached = int((self.cache[slot] >= 0).sum())
-        speculative = self.program.table.config.num_speculative_tokens is not None
-        followed = start <= cached if speculative else start in (0, cached)  # rejected drafts are written over
+        followed = start <= cached if self.program.overwrites else start in (0, cached)
         assert followed, f"slot {slot} holds {cached} tokens, the row starts at {start}"
         assert ((ids[:count] >= 0) & (ids[:count] < VOCAB)).all()
         return [(start + i, int(ids[i])) for i in range(count)]
 
     def _write(self, slot: int, write: list[tuple[int, int]], wanted: int) -> np.ndarray:
         """Logits [wanted, VOCAB]: one row per token written, or the last one's alone; NaN where there is none."""
-        logits = np.full((wanted, VOCAB), np.nan, np.float32)
+        logits = np.full((wanted, self.program.vocab_size or VOCAB), np.nan, np.float32)
         if write:
             self.cache[slot, write[0][0] :] = -1
         for column, (position, token) in enumerate(write):
@@ -140,6 +139,7 @@ class MockProgram:
     step_ms: dict[Any, float] | None = None
     text_tokenizer: Any = None
     vocab_size: int | None = VOCAB
+    overwrites: bool = False  # rejected drafts are written over
     logits_after: Callable[[list[int]], np.ndarray] = near_next_token
     sessions: list[MockSession] = field(default_factory=list)
     threads: int | None = None
@@ -193,4 +193,5 @@ def mock_program(
         prefill_seq_len=prefill_seq_len,
         **(table_options or {}),
     )
+    options.setdefault("overwrites", table.config.speculative)
     return MockProgram(table, **options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polybatch.engine.protocols import Logits, SpecializationLike, StepArrays
+from polybatch.engine.protocols import Logits, ProgramLike, SpecializationLike, StepArrays
 from polybatch.engine.speculation.proposal import NOTHING, Proposal
 
 
@@ -104,3 +104,27 @@ def split_rows(
     if at < len(rows):
         raise ValueError(f"{len(rows)} live rows, but the specializations chosen for them hold only {at}")
     return dealt
+
+
+def decode_batches(program: ProgramLike, rows: tuple[StepRow, ...], *, skips_padding: bool) -> list[Batch]:
+    """Split decode rows over the cheapest cover; each part then gets the shortest row of the table that holds it.
+
+    Where padding costs nothing, one step is cheaper than two, whatever its full batch would take. Without continuous
+    batching one step holds them all. Raises NoMatchingSpecializationError as the table does.
+    """
+    table = program.table
+    longest, position = _reach(rows)
+    if not table.config.continuous_batching:
+        return [Batch(table.choose_decode(program.full_batch_size, longest, position), rows, False)]
+    step_ms = None if skips_padding else program.step_ms
+    parts = table.cover(len(rows), step_ms, proposal_len=longest, max_position=position)
+    return [
+        Batch(table.choose_decode(part.batch_size, *_reach(taken)), taken, True)
+        for part, taken in split_rows(rows, parts)
+    ]
+
+
+def _reach(rows: Sequence[StepRow]) -> tuple[int, int]:
+    """The K that decode rows need, and the position whose row of the table then holds every one of their tokens."""
+    drafted = max(len(row.token_ids) for row in rows) - 1
+    return drafted, max(row.last_position for row in rows) - drafted

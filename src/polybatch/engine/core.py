@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from polybatch.engine.batch import Batch, StepRow, split_rows
+from polybatch.engine.batch import Batch, StepRow, decode_batches
 from polybatch.engine.detokenizer import Detokenizer, special_ids
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
@@ -111,26 +111,10 @@ class EngineCore:
         return StepRow(row.request_id, row.slot, row.start, tokens)
 
     def _batches(self, plan: StepPlan, rows: tuple[StepRow, ...]) -> list[Batch]:
-        table = self._program.table
         if plan.phase == "prefill":
-            return [Batch(table.choose_prefill(max(row.last_position for row in rows)), rows, self._continuous)]
-        if not self._continuous:
-            return [Batch(table.choose_decode(self._program.full_batch_size, *_reach(rows)), rows, False)]
-        return self._decode_batches(rows)
-
-    def _decode_batches(self, rows: Sequence[StepRow]) -> list[Batch]:
-        """Split the rows over the cheapest cover; each part then gets the shortest row of the table that holds it.
-
-        Where padding costs nothing, one step is cheaper than two, whatever its full batch would take.
-        """
-        table = self._program.table
-        longest, position = _reach(rows)
-        step_ms = None if self._session.skips_padding else self._program.step_ms
-        parts = table.cover(len(rows), step_ms, proposal_len=longest, max_position=position)
-        return [
-            Batch(table.choose_decode(part.batch_size, *_reach(taken)), taken, True)
-            for part, taken in split_rows(rows, parts)
-        ]
+            specialization = self._program.table.choose_prefill(max(row.last_position for row in rows))
+            return [Batch(specialization, rows, self._continuous)]
+        return decode_batches(self._program, rows, skips_padding=self._session.skips_padding)
 
     def _run(self, batch: Batch) -> None:
         started = self._clock()
@@ -207,12 +191,6 @@ class EngineCore:
 
     def _report_load(self) -> None:
         self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)
-
-
-def _reach(rows: Sequence[StepRow]) -> tuple[int, int]:
-    """The longest proposal of decode rows, and the position whose row of the table holds every one of their tokens."""
-    longest = max(len(row.proposal) for row in rows)
-    return longest, max(row.last_position for row in rows) - longest
 
 
 def _eos_token_ids(program: ProgramLike) -> tuple[int, ...]:

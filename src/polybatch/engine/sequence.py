@@ -50,7 +50,7 @@ class Sequence:
         """
         deltas = []
         for column, proposed in enumerate((*proposal.token_ids, None)):
-            delta = self.accept(self.sample(logits[column]))
+            delta = self.accept(self._choose(logits[column], proposal, column))
             deltas.append(delta)
             if delta.finish_reason is not None or delta.token_ids[0] != proposed:
                 break
@@ -59,6 +59,12 @@ class Sequence:
     def sample(self, logits: Logits) -> int:
         """Choose the next token from float32 [vocab]."""
         return self._sampler.sample(logits, len(self.token_ids))
+
+    def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:
+        if proposal.distributions is None or column == len(proposal):
+            return self.sample(logits)
+        drafted, draft = proposal.token_ids[column], proposal.distributions[column]
+        return self._sampler.verify(logits, len(self.token_ids), drafted, draft)
 
     def accept(self, token_id: int) -> Delta:
         """Append a chosen token; the delta's ``finish_reason`` says whether it was the last."""

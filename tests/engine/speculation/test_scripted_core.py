@@ -2,13 +2,14 @@
 
 import pytest
 from engine_harness import Harness, answers
-from engine_mock import VOCAB, mock_program, solo_tokens
+from engine_mock import mock_program, solo_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Scripted
+from speculation.mixes import BATCHES, REQUESTS, check_any_mix
 from speculation.mock_scripts import always_right, always_wrong, continuation, nothing, wrong_at
 
-from polybatch.engine.request import Completion, Delta
+from polybatch.engine.request import Delta
 from polybatch.engine.speculation.proposal import Proposal
 
 K = 3
@@ -169,69 +170,31 @@ def test_all_rows_end_in_the_same_speculative_step_and_the_engine_goes_idle():
     assert harness.stats.snapshot().live == 0
 
 
-REQUESTS = st.lists(
-    st.tuples(
-        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=31),
-        st.integers(1, 40),
-        st.integers(0, 6),  # steps before the next request comes
-        st.none() | st.integers(0, 8),  # abort after so many steps
-        st.sampled_from([{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.5, "top_k": 5, "seed": 9}]),
-        st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=5),  # (length, wrong at)
-    ),
-    min_size=1,
-    max_size=6,
-)
-EOS = tuple(range(0, VOCAB, 12))
-
-
-def solo(prompt, params):
-    harness = Harness(mock_program([1], full_batch_size=1, ctx_len=32, eos_token_ids=EOS))
-    harness.add(prompt, **params)
-    return harness.finish()[0]
+PLANS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=5)
 
 
 @settings(max_examples=80, deadline=None)
 @given(
     REQUESTS,
-    st.sets(st.integers(1, 4), min_size=1).map(sorted),
+    st.lists(PLANS, min_size=6, max_size=6),
+    BATCHES,
     st.sets(st.integers(0, 7), min_size=1).filter(any).map(sorted),
     st.integers(0, 2),
     st.booleans(),
     st.booleans(),
 )
-def test_any_drafts_give_the_answers_of_one_token_at_a_time(requests, batches, lengths, spare, continuous, fixed):
-    program = speculative_program(
-        batches if continuous else batches[-1],
-        lengths,
-        full_batch_size=batches[-1] + spare,
-        ctx_len=32,
-        continuous_batching=continuous,
-        eos_token_ids=EOS,
+def test_any_drafts_give_the_answers_of_one_token_at_a_time(
+    requests, plans, batches, lengths, spare, continuous, fixed
+):
+    check_any_mix(
+        requests,
+        batches,
+        Planned(plans),
+        lengths=lengths,
+        fixed_k=lengths[-1] if fixed else None,
+        spare_slots=spare,
+        continuous=continuous,
     )
-    plans = {i: request[-1] for i, request in enumerate(requests)}
-    harness = Harness(program, Planned(plans), lengths[-1] if fixed else None)
-    aborts: dict[int, int] = {}
-    for prompt, max_tokens, pause, abort_after, params, _ in requests:
-        request_id = harness.add(prompt, max_tokens=max_tokens, **params)
-        if abort_after is not None:
-            aborts[request_id] = abort_after
-        for _ in range(pause):
-            harness.step()
-            aborts = {i: left - 1 for i, left in aborts.items()}
-            for i in [i for i, left in aborts.items() if left < 0]:
-                harness.core.abort(i)
-                del aborts[i]
-    for request, outcome in zip(requests, harness.finish(), strict=True):
-        prompt, max_tokens, _, _, params, _ = request
-        expected = solo(prompt, {"max_tokens": max_tokens, **params})
-        assert isinstance(outcome, Completion)
-        if outcome.finish_reason == "abort":
-            assert outcome.token_ids == expected.token_ids[: len(outcome.token_ids)]
-        else:
-            assert (outcome.token_ids, outcome.finish_reason) == (expected.token_ids, expected.finish_reason)
-    assert harness.core.scheduler.held_slots == frozenset()
-    stats = harness.stats.snapshot()
-    assert stats.generated_tokens == sum(len(events[-1].token_ids) for events in harness.events)
 
 
 class Planned(Scripted):

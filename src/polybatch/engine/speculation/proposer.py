@@ -54,8 +54,8 @@ class Proposer(Protocol):
         """One proposal per ask, in order, of 0 to ``limit`` tokens. What it raises fails the requests asked for."""
         ...
 
-    def draft_ms(self, rows: int) -> float:
-        """Milliseconds that one more token for each of ``rows`` sequences costs; 0.0 when drafting is free."""
+    def draft_ms(self, rows: int) -> float | None:
+        """Milliseconds that one more token for each of ``rows`` sequences costs; 0.0: it is free, None: unknown."""
         ...
 
     def forget(self, request_id: int) -> None:
