@@ -118,7 +118,7 @@ class MockSession:
         cached = int((self.cache[slot] >= 0).sum())
         followed = start <= cached if self.program.overwrites else start in (0, cached)
         assert followed, f"slot {slot} holds {cached} tokens, the row starts at {start}"
-        assert ((ids[:count] >= 0) & (ids[:count] < VOCAB)).all()
+        assert ((ids[:count] >= 0) & (ids[:count] < (self.program.vocab_size or VOCAB))).all()
         return [(start + i, int(ids[i])) for i in range(count)]
 
     def _write(self, slot: int, write: list[tuple[int, int]], wanted: int) -> np.ndarray:

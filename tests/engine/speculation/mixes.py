@@ -24,15 +24,15 @@ EOS = tuple(range(0, VOCAB, 12))
 
 
 def check_any_mix(
-    requests, batches, speculation, *, lengths=(0, 3, 7), fixed_k=None, spare_slots=0, continuous=True
-) -> None:
+    requests, batches, speculation, *, lengths=(0, 3, 7), fixed_k=None, spare_slots=0, continuous=True, eos=EOS
+) -> Harness:
     program = mock_program(
         batches if continuous else batches[-1],
         full_batch_size=batches[-1] + spare_slots,
         ctx_len=32,
         prefill_seq_len=9,
         continuous_batching=continuous,
-        eos_token_ids=EOS,
+        eos_token_ids=eos,
         table_options={"num_speculative_tokens": list(lengths)},
     )
     harness = Harness(program, speculation, fixed_k)
@@ -48,7 +48,7 @@ def check_any_mix(
                 harness.core.abort(i)
                 del aborts[i]
     for (prompt, max_tokens, _, _, params), outcome in zip(requests, harness.finish(), strict=True):
-        expected = _solo(prompt, {"max_tokens": max_tokens, **params})
+        expected = _solo(prompt, {"max_tokens": max_tokens, **params}, eos)
         assert isinstance(outcome, Completion), outcome
         if outcome.finish_reason == "abort":
             assert outcome.token_ids == expected.token_ids[: len(outcome.token_ids)]
@@ -57,9 +57,10 @@ def check_any_mix(
     assert harness.core.scheduler.held_slots == frozenset()
     generated = sum(len(events[-1].token_ids) for events in harness.events)
     assert harness.stats.snapshot().generated_tokens == generated
+    return harness
 
 
-def _solo(prompt, params):
-    harness = Harness(mock_program([1], full_batch_size=1, ctx_len=32, eos_token_ids=EOS))
+def _solo(prompt, params, eos):
+    harness = Harness(mock_program([1], full_batch_size=1, ctx_len=32, eos_token_ids=eos))
     harness.add(prompt, **params)
     return harness.finish()[0]

@@ -155,20 +155,32 @@ def padded_to(size):
     return logits
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    REQUESTS,
-    BATCHES,
-    st.sampled_from([None, [0, 1], [0, 4]]),
-    st.integers(1, 4),
-    st.sampled_from([20, 32]),
-    st.booleans(),
+DRAFT_PROGRAMS = st.tuples(
+    st.sampled_from([None, [0, 1], [0, 4]]),  # its K
+    st.integers(1, 4),  # its slots
+    st.sampled_from([20, 32]),  # its context
 )
-def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, lengths, slots, ctx_len, fixed):
+
+
+@settings(max_examples=60, deadline=None)
+@given(REQUESTS, BATCHES, DRAFT_PROGRAMS, st.booleans())
+def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, shape, fixed):
+    lengths, slots, ctx_len = shape
     draft = draft_program(
         [min(2, slots)], lengths=lengths, full_batch_size=slots, ctx_len=ctx_len, logits_after=often_wrong
     )
     check_any_mix(requests, batches, DraftModel(draft), fixed_k=7 if fixed else None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(REQUESTS, BATCHES, DRAFT_PROGRAMS, st.booleans())
+def test_whatever_comes_and_goes_the_cache_of_a_perfect_draft_is_in_step(requests, batches, shape, fixed):
+    """One wrong position in the draft program's cache and it would propose a wrong token."""
+    lengths, slots, ctx_len = shape
+    draft = draft_program([min(2, slots)], lengths=lengths, full_batch_size=slots, ctx_len=ctx_len)
+    greedy = [(*request[:4], {}) for request in requests]
+    harness = check_any_mix(greedy, batches, DraftModel(draft), fixed_k=7 if fixed else None, eos=())
+    assert harness.stats.snapshot().speculation.acceptance in (None, 1.0)
 
 
 def test_the_engine_closes_the_draft_session():
