@@ -13,7 +13,7 @@ from architectures import VOCAB
 from scripted import Script, Scripted
 from steps import decode, empty_step, prefill
 
-from polybatch import AutoModelForCausalLM, Engine, Program, PromptLookup, SamplingParams
+from polybatch import AutoModelForCausalLM, DraftModel, Engine, Program, PromptLookup, SamplingParams
 from polybatch.session import InferenceSession
 
 SLOTS, CTX_LEN, MAX_K = 4, 64, 7
@@ -216,6 +216,35 @@ def test_prompt_lookup_gives_the_answers_of_one_token_at_a_time(program: Program
         with Engine(program, PromptLookup(), fixed_k=fixed_k) as engine:
             answers = engine.generate(prompts, SamplingParams(max_tokens=32))
         assert [answer.token_ids for answer in answers] == expected
+
+
+@pytest.fixture(scope="module")
+def draft_program(llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The same model, as another program with fewer slots and a shorter context."""
+    return AutoModelForCausalLM.from_pretrained(llama_dir).compile(
+        tmp_path_factory.mktemp("draft") / "out.poly",
+        batch_size=[1, 3],
+        continuous_batching=True,
+        full_batch_size=3,
+        ctx_len=48,
+        prefill_seq_len=8,
+        target="eager",
+        profile=False,
+    )
+
+
+@pytest.mark.parametrize("fixed_k", [None, 3, MAX_K])
+def test_a_draft_model_gives_the_answers_of_one_token_at_a_time(
+    program: Program, draft_program: Program, fixed_k: int | None
+) -> None:
+    expected = plain(program, PROMPTS, 32)
+    with Engine(program, DraftModel(draft_program), fixed_k=fixed_k) as engine:
+        answers = engine.generate(PROMPTS, SamplingParams(max_tokens=32))
+        speculation = engine.stats.speculation
+    assert [answer.token_ids for answer in answers] == expected
+    if fixed_k is not None:
+        assert speculation is not None
+        assert speculation.accepted > 0.9 * speculation.drafted > 0
 
 
 def test_a_seed_gives_the_tokens_that_it_gives_without_speculation(program: Program) -> None:
