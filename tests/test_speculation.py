@@ -120,6 +120,10 @@ class Watched:
             self.fault(inputs)
         return self._session.run(inputs)
 
+    @property
+    def skips_padding(self) -> bool:
+        return self._session.skips_padding
+
     def read_slot(self, slot: int) -> Any:
         return self._session.read_slot(slot)
 

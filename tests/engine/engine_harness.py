@@ -19,7 +19,7 @@ class Harness:
         self, program: MockProgram, speculation: Speculation | None = None, fixed_k: int | None = None
     ) -> None:
         self.session = program.session()
-        speculator = open_speculator(program, speculation, fixed_k, None)
+        speculator = open_speculator(program, speculation, fixed_k, None, skips_padding=False)
         self.stats = StatsCollector(None if speculator is None else speculator.total)
         self.core = EngineCore(
             program,

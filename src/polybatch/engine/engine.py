@@ -53,12 +53,12 @@ class Engine:
         self._ids = itertools.count()
         opened = contextlib.ExitStack()
         try:
-            speculator = open_speculator(program, speculation, fixed_k, threads)
+            session = program.session(threads)
+            opened.callback(session.close)
+            speculator = open_speculator(program, speculation, fixed_k, threads, skips_padding=session.skips_padding)
             if speculator is not None:
                 opened.callback(speculator.close)
             self._stats = StatsCollector(None if speculator is None else speculator.total)
-            session = program.session(threads)
-            opened.callback(session.close)
             core = EngineCore(program, session, self._prompts.tokenizer, self._stats, speculator=speculator)
             self._worker = Worker(core, on_exit=opened.close)
         except BaseException:

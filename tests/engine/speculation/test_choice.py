@@ -73,14 +73,14 @@ def test_no_other_k_promises_more(rows, ms):
 def test_costs_come_from_the_cover_that_runs():
     rows = table()
     ms = {(1, 0): 1.0, (1, 3): 2.0, (1, 7): 4.0, (4, 0): 3.0, (4, 3): 7.0, (4, 7): 12.0}
-    costs = StepCosts(rows, timed(rows, ms), LENGTHS)
+    costs = StepCosts(rows, timed(rows, ms), LENGTHS, skips_padding=False)
     assert costs.by_length(1) == {0: 1.0, 3: 2.0, 7: 4.0}
     assert costs.by_length(5) == {0: 4.0, 3: 9.0, 7: 16.0}  # 4 + 1
 
 
 def test_a_step_that_measured_slower_than_a_longer_one_is_noise():
     rows = table([1])
-    costs = StepCosts(rows, timed(rows, {(1, 0): 9.0, (1, 3): 5.0, (1, 7): 6.0}), LENGTHS)
+    costs = StepCosts(rows, timed(rows, {(1, 0): 9.0, (1, 3): 5.0, (1, 7): 6.0}), LENGTHS, skips_padding=False)
     assert costs.by_length(1) == {0: 5.0, 3: 5.0, 7: 6.0}
 
 
@@ -88,14 +88,33 @@ def test_what_was_not_measured_is_not_chosen():
     rows = table([1])
     times = timed(rows, {(1, 0): 9.0, (1, 3): 9.5, (1, 7): 9.9})
     del times[rows.decode[-1]]
-    assert StepCosts(rows, times, LENGTHS).by_length(1) == {0: 9.0, 3: 9.5}
+    assert StepCosts(rows, times, LENGTHS, skips_padding=False).by_length(1) == {0: 9.0, 3: 9.5}
 
 
 def test_without_times_a_step_costs_24_and_its_tokens():
-    costs = StepCosts(table(), None, LENGTHS)
+    costs = StepCosts(table(), None, LENGTHS, skips_padding=False)
     assert not costs.measured
     assert costs.by_length(1) == {0: 25.0, 3: 28.0, 7: 32.0}
     assert costs.by_length(3) == {0: 28.0, 3: 40.0, 7: 56.0}
+
+
+def test_where_padding_is_left_out_live_tokens_count():
+    rows = table()
+    ms = {(1, 0): 6.0, (1, 3): 7.0, (1, 7): 8.0, (4, 0): 7.5, (4, 3): 12.0, (4, 7): 20.0}
+    costs = StepCosts(rows, timed(rows, ms), LENGTHS, skips_padding=True)
+    assert costs.by_length(1) == {0: 6.0, 3: 7.0, 7: 8.0}
+    assert costs.by_length(3) == {0: 6.0 + 2 / 3, 3: 10.0, 7: 16.0}  # 3, 12 and 24 tokens
+    assert costs.by_length(5) == {0: 13.0, 3: 19.0, 7: 28.0}  # four rows, then one
+    assert StepCosts(rows, None, LENGTHS, skips_padding=True).by_length(3) == {0: 27.0, 3: 36.0, 7: 48.0}
+
+
+def test_more_live_tokens_than_were_measured_are_not_chosen():
+    rows = table([4])
+    times = timed(rows, {(4, 0): 6.0, (4, 3): 9.0, (4, 7): 20.0})
+    del times[rows.decode[-1]]
+    costs = StepCosts(rows, times, LENGTHS, skips_padding=True)
+    assert costs.by_length(4) == {0: 6.0, 3: 9.0}
+    assert costs.by_length(2) == {0: 6.0, 3: 7.0, 7: 9.0}
 
 
 def test_an_estimate_starts_from_what_the_engine_has_seen_of_such_evidence():

@@ -32,10 +32,11 @@ class DraftProposer:
         self._continuous = program.table.config.continuous_batching
         self._width = lengths[-1] + 1
         self._few = max(2, self._width)  # after a full acceptance two tokens are missing
-        self._costs = StepCosts(program.table, program.step_ms, lengths)
         self._slots = SlotAllocator(program.full_batch_size)
         self._sequences: dict[int, CachedSequence] = {}
         self._session = program.session(threads)
+        skips_padding = self._session.skips_padding
+        self._costs = StepCosts(program.table, program.step_ms, lengths, skips_padding=skips_padding)
 
     def draft_ms(self, rows: int) -> float | None:
         """The time of a decode step of the draft program over as many rows as it has slots for."""

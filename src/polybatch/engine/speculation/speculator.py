@@ -16,9 +16,17 @@ from polybatch.engine.speculation.stats import SpeculationStats, SpeculationTall
 
 
 def open_speculator(
-    program: ProgramLike, speculation: Speculation | None, fixed_k: int | None, threads: int | None
+    program: ProgramLike,
+    speculation: Speculation | None,
+    fixed_k: int | None,
+    threads: int | None,
+    *,
+    skips_padding: bool,
 ) -> Speculator | None:
-    """The speculator of one engine. Raises ValueError when the program has no rows for what is asked."""
+    """The speculator of one engine. Raises ValueError when the program has no rows for what is asked.
+
+    threads: for what the proposer runs. skips_padding: whether padding is free in the steps that verify.
+    """
     if speculation is None:
         if fixed_k is not None:
             raise ValueError(f"fixed_k={fixed_k!r} needs speculation; pass for example PromptLookup()")
@@ -35,7 +43,7 @@ def open_speculator(
         )
     if fixed_k is not None and as_int("fixed_k", fixed_k, 0) not in lengths:
         raise ValueError(f"fixed_k={fixed_k!r} was not compiled; this program has K={list(lengths)}")
-    costs = StepCosts(program.table, program.step_ms, lengths)
+    costs = StepCosts(program.table, program.step_ms, lengths, skips_padding=skips_padding)
     choice = AdaptiveLength(costs, lengths) if fixed_k is None else FixedLength(fixed_k)
     return Speculator(speculation.open(program, threads), choice)
 
