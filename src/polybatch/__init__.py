@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from polybatch.compiler.auto import AutoModelForCausalLM as AutoModelForCausalLM
     from polybatch.engine import Completion as Completion
     from polybatch.engine import Delta as Delta
+    from polybatch.engine import DraftModel as DraftModel
     from polybatch.engine import Engine as Engine
+    from polybatch.engine import PromptLookup as PromptLookup
     from polybatch.engine import SamplingParams as SamplingParams
     from polybatch.errors import CompilerError as CompilerError
     from polybatch.errors import EngineClosedError as EngineClosedError
@@ -53,9 +55,11 @@ _HOMES = {
     "AutoModelForCausalLM": "polybatch.compiler.auto",
     "Completion": "polybatch.engine",
     "Delta": "polybatch.engine",
+    "DraftModel": "polybatch.engine",
     "Engine": "polybatch.engine",
     "InferenceSession": "polybatch.session",
     "Program": "polybatch.program",
+    "PromptLookup": "polybatch.engine",
     "SamplingParams": "polybatch.engine",
     "Specialization": "polybatch.specialization",
     **dict.fromkeys(_ERRORS, "polybatch.errors"),

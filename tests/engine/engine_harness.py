@@ -7,17 +7,27 @@ from engine_mock import MockProgram
 
 from polybatch.engine.core import EngineCore
 from polybatch.engine.request import Request, SamplingParams
+from polybatch.engine.speculation.proposer import Speculation
+from polybatch.engine.speculation.speculator import open_speculator
 from polybatch.engine.stats import StatsCollector
 
 
 class Harness:
     """A core whose steps the test drives; ``events[i]`` is what request i was sent."""
 
-    def __init__(self, program: MockProgram) -> None:
+    def __init__(
+        self, program: MockProgram, speculation: Speculation | None = None, fixed_k: int | None = None
+    ) -> None:
         self.session = program.session()
-        self.stats = StatsCollector()
+        speculator = open_speculator(program, speculation, fixed_k, None, skips_padding=False)
+        self.stats = StatsCollector(None if speculator is None else speculator.total)
         self.core = EngineCore(
-            program, self.session, program.text_tokenizer, self.stats, clock=iter(range(10**9)).__next__
+            program,
+            self.session,
+            program.text_tokenizer,
+            self.stats,
+            clock=iter(range(10**9)).__next__,
+            speculator=speculator,
         )
         self.events: list[list] = []
 

@@ -39,6 +39,12 @@ def solo_tokens(
             return tuple(generated), "length"
 
 
+def near_next_token(tokens: list[int]) -> np.ndarray:
+    """Logits [VOCAB] after ``tokens``: the higher, the less a token lies above the next one."""
+    distance = (np.arange(VOCAB) - next_token(tokens)) % VOCAB
+    return -0.25 * distance.astype(np.float32)
+
+
 @dataclass
 class Step:
     """What one ``run`` saw: the live rows only."""
@@ -79,7 +85,10 @@ class MockSession:
         live = [(slot, write) for slot, write in zip(slots, writes, strict=True) if write]
         positions = tuple(tuple(position for position, _ in write) for _, write in live)
         self.steps.append(Step(rows[0].phase, len(slots), tuple(slot for slot, _ in live), positions))
-        return {"logits": np.stack([self._write(slot, write) for slot, write in zip(slots, writes, strict=True)])}
+        wanted = rows[0].logits_rows
+        return {
+            "logits": np.stack([self._write(slot, write, wanted) for slot, write in zip(slots, writes, strict=True)])
+        }
 
     def close(self) -> None:
         self.close_calls += 1
@@ -107,20 +116,20 @@ class MockSession:
         assert (positions[:count] == np.arange(start, start + count)).all(), f"positions jump: {positions}"
         assert start + count <= self.program.ctx_len, f"position beyond the context: {positions}"
         cached = int((self.cache[slot] >= 0).sum())
-        assert start in (0, cached), f"slot {slot} holds {cached} tokens, the row starts at {start}"
-        assert ((ids[:count] >= 0) & (ids[:count] < VOCAB)).all()
+        followed = start <= cached if self.program.overwrites else start in (0, cached)
+        assert followed, f"slot {slot} holds {cached} tokens, the row starts at {start}"
+        assert ((ids[:count] >= 0) & (ids[:count] < (self.program.vocab_size or VOCAB))).all()
         return [(start + i, int(ids[i])) for i in range(count)]
 
-    def _write(self, slot: int, write: list[tuple[int, int]]) -> np.ndarray:
-        if not write:
-            return np.full((1, VOCAB), np.nan, np.float32)
-        if write[0][0] == 0:
-            self.cache[slot] = -1
-        for position, token in write:
+    def _write(self, slot: int, write: list[tuple[int, int]], wanted: int) -> np.ndarray:
+        """Logits [wanted, VOCAB]: one row per token written, or the last one's alone; NaN where there is none."""
+        logits = np.full((wanted, self.program.vocab_size or VOCAB), np.nan, np.float32)
+        if write:
+            self.cache[slot, write[0][0] :] = -1
+        for column, (position, token) in enumerate(write):
             self.cache[slot, position] = token
-        tokens = self.cache[slot][self.cache[slot] >= 0]
-        distance = (np.arange(VOCAB) - next_token([int(token) for token in tokens])) % VOCAB
-        return (-0.25 * distance.astype(np.float32))[None, :]
+            logits[column if wanted > 1 else 0] = self.program.logits_after(self.cache[slot, : position + 1].tolist())
+        return logits
 
 
 @dataclass
@@ -130,6 +139,8 @@ class MockProgram:
     step_ms: dict[Any, float] | None = None
     text_tokenizer: Any = None
     vocab_size: int | None = VOCAB
+    overwrites: bool = False  # rejected drafts are written over
+    logits_after: Callable[[list[int]], np.ndarray] = near_next_token
     sessions: list[MockSession] = field(default_factory=list)
     threads: int | None = None
 
@@ -182,4 +193,5 @@ def mock_program(
         prefill_seq_len=prefill_seq_len,
         **(table_options or {}),
     )
+    options.setdefault("overwrites", table.config.speculative)
     return MockProgram(table, **options)

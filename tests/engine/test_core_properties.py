@@ -70,7 +70,7 @@ def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, spare_slots
 
 def test_the_engine_imports_only_numpy_and_the_layers_below():
     allowed = {"numpy", "__future__"} | set(sys.stdlib_module_names)
-    for path in Path(polybatch.engine.__file__).parent.glob("*.py"):
+    for path in Path(polybatch.engine.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

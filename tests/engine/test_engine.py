@@ -9,6 +9,7 @@ from engine_mock import mock_program, next_token, solo_tokens
 from tiny_tokenizers import byte_level
 
 from polybatch.engine import Engine, SamplingParams
+from polybatch.engine.speculation.prompt_lookup import PromptLookup
 from polybatch.errors import ProgramError
 
 
@@ -74,9 +75,16 @@ def test_without_a_tokenizer_text_is_refused_and_token_ids_run():
     assert (completion.text, len(completion.token_ids)) == ("", 3)
 
 
-def test_speculation_is_refused_rather_than_ignored():
-    with pytest.raises(NotImplementedError, match="speculation=None"):
-        Engine(mock_program(), speculation=object())
+def test_speculation_that_cannot_run_is_refused():
+    with pytest.raises(TypeError, match=r"'lookup' is no way to speculate; give PromptLookup\(\)"):
+        Engine(mock_program(), speculation="lookup")
+    with pytest.raises(ValueError, match=r"recompile it with num_speculative_tokens, for example \[0, 3, 7\]"):
+        Engine(mock_program(), speculation=PromptLookup())
+    program = mock_program(table_options={"num_speculative_tokens": [0, 3]})
+    with pytest.raises(ValueError, match=r"fixed_k=2 was not compiled; this program has K=\[0, 3\]"):
+        Engine(program, speculation=PromptLookup(), fixed_k=2)
+    with pytest.raises(ValueError, match="fixed_k=3 needs speculation"):
+        Engine(program, fixed_k=3)
 
 
 def test_threads_reach_the_session():

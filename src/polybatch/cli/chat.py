@@ -21,6 +21,7 @@ from polybatch.cli.options import (
     require_utf8,
     sampling_params,
 )
+from polybatch.cli.speculate import FixedK, Speculate, load_speculation
 from polybatch.cli.stages import Stages
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def chat(
     seed: Seed = None,
     stop: Stop = None,
     threads: Threads = None,
+    speculate: Speculate = None,
+    fixed_k: FixedK = None,
 ) -> None:
     """Talk with a program whose tokenizer has a chat template.
 
@@ -54,7 +57,7 @@ def chat(
         _require_chat_template(program)
         from polybatch.engine import Engine
 
-        engine = Engine(program, threads=threads)
+        engine = Engine(program, load_speculation(speculate, fixed_k), fixed_k=fixed_k, threads=threads)
     with engine:
         typer.echo(_HELP, err=True)
         Conversation(engine, params, system).run()

@@ -27,6 +27,7 @@ from polybatch.cli.options import (
     TopP,
     sampling_params,
 )
+from polybatch.cli.speculate import FixedK, Speculate, load_speculation, speculation_json, speculation_line
 from polybatch.cli.stages import Stages
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
 
 
 _REFRESH_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class _EngineOptions:
+    """What the command line says about the engine."""
+
+    speculate: str | None
+    fixed_k: int | None
+    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ def generate(
     seed: Seed = None,
     stop: Stop = None,
     threads: Threads = None,
+    speculate: Speculate = None,
+    fixed_k: FixedK = None,
     as_json: Json = False,
 ) -> None:
     """Answer prompts, as many at once as the program has slots.
@@ -76,7 +88,7 @@ def generate(
     params = sampling_params(max_tokens, temperature, top_p, top_k, seed, stop)
     prompts = [_messages(text, system) if chat else text for text in texts]
     with Stages(bars=not as_json) as stages:
-        run = _generate(directory, texts, prompts, params, threads, stages)
+        run = _generate(directory, texts, prompts, params, _EngineOptions(speculate, fixed_k, threads), stages)
     if as_json:
         typer.echo(json.dumps(_to_json(run)))
     else:
@@ -111,7 +123,7 @@ def _generate(
     texts: tuple[str, ...],
     prompts: Sequence[Prompt],
     params: SamplingParams,
-    threads: int | None,
+    options: _EngineOptions,
     stages: Stages,
 ) -> _Run:
     from polybatch.engine import Engine
@@ -119,7 +131,8 @@ def _generate(
 
     program = Program.load(directory)
     stages("loading the program")
-    with Engine(program, threads=threads) as engine:
+    speculation = load_speculation(options.speculate, options.fixed_k)
+    with Engine(program, speculation, fixed_k=options.fixed_k, threads=options.threads) as engine:
         stages("generating")
         started = time.perf_counter()
         completions = _complete(engine, prompts, params, stages)
@@ -152,6 +165,8 @@ def _show(run: _Run) -> None:
         if len(run.texts) > 1:
             typer.echo()
     print_stats(run.stats, run.seconds)
+    if run.stats.speculation is not None:
+        typer.echo(speculation_line(run.stats.speculation), err=True)
 
 
 def _to_json(run: _Run) -> dict[str, Any]:
@@ -166,6 +181,7 @@ def _to_json(run: _Run) -> dict[str, Any]:
                 "text": completion.text,
                 "token_ids": list(completion.token_ids),
                 "finish_reason": completion.finish_reason,
+                **speculation_json(completion.speculation),
             }
             for text, completion in zip(run.texts, run.completions, strict=True)
         ],
@@ -184,5 +200,6 @@ def _to_json(run: _Run) -> dict[str, Any]:
                 }
                 for row in stats.specializations.values()
             ],
+            **speculation_json(stats.speculation),
         },
     }

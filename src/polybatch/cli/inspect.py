@@ -54,6 +54,8 @@ def _facts(report: ProgramReport) -> list[tuple[str, str]]:
     model, by, check = manifest.model, manifest.created_by, manifest.verification
     compiler = f", {by.compiler}" if by.compiler else ""
     kind = "continuous batching" if config.continuous_batching else "static batching"
+    drafts = config.num_speculative_tokens
+    speculative = "" if drafts is None else f"; speculative decoding: K=[{','.join(map(str, drafts))}]"
     return [
         ("program", str(report.path)),
         ("model", f"{model.source}: {model.class_name}, {model.num_layers} layers, {model.dtype}"),
@@ -66,7 +68,7 @@ def _facts(report: ProgramReport) -> list[tuple[str, str]]:
         ("target", manifest.target + (f", isa {manifest.isa}" if manifest.isa else "")),
         ("CPU features", _features(report)),
         ("runs here", "yes" if report.obstacle is None else f"no: {report.obstacle}"),
-        ("batching", f"{kind}, {config.full_batch_size} slots of {config.ctx_len} positions"),
+        ("batching", f"{kind}, {config.full_batch_size} slots of {config.ctx_len} positions{speculative}"),
         (
             "KV cache",
             f"{format_bytes(manifest.kv_cache.bytes_per_slot)} per slot, {format_bytes(report.cache_bytes)} in all",

@@ -4,17 +4,23 @@ from polybatch.engine.engine import Engine
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
 from polybatch.engine.prompts import Prompt
 from polybatch.engine.request import Completion, Delta, FinishReason, SamplingParams
+from polybatch.engine.speculation.draft_model import DraftModel
+from polybatch.engine.speculation.prompt_lookup import PromptLookup
+from polybatch.engine.speculation.stats import SpeculationStats
 from polybatch.engine.stats import EngineStats, SpecializationStats
 
 __all__ = [
     "AsyncRequestHandle",
     "Completion",
     "Delta",
+    "DraftModel",
     "Engine",
     "EngineStats",
     "FinishReason",
     "Prompt",
+    "PromptLookup",
     "RequestHandle",
     "SamplingParams",
     "SpecializationStats",
+    "SpeculationStats",
 ]

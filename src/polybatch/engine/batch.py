@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polybatch.engine.protocols import Logits, SpecializationLike, StepArrays
+from polybatch.engine.protocols import Logits, ProgramLike, SpecializationLike, StepArrays
+from polybatch.engine.speculation.proposal import NOTHING, Proposal
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """Consecutive tokens of one sequence: ``token_ids[i]`` has position ``start + i`` in ``slot``."""
+    """Consecutive tokens of one sequence: ``token_ids[i]`` has position ``start + i`` in ``slot``.
+
+    The last ``len(proposal)`` of them are only proposed.
+    """
 
     request_id: int
     slot: int
     start: int
     token_ids: tuple[int, ...]
+    proposal: Proposal = NOTHING
 
     @property
     def last_position(self) -> int:
         return self.start + len(self.token_ids) - 1
+
+    def proposing(self, proposal: Proposal) -> StepRow:
+        """This row with proposed tokens after its own."""
+        return replace(self, token_ids=self.token_ids + proposal.token_ids, proposal=proposal)
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,16 @@ class Batch:
             arrays["batch_index"] = np.array(self._slots(), np.int64).reshape(-1, 1)
         return arrays
 
-    def last_logits(self, logits: Logits, index: int) -> Logits:
-        """Logits [vocab] after the last token of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
+    def row_logits(self, logits: Logits, index: int) -> Logits:
+        """Logits [1 + proposed tokens, vocab] of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
 
-        n is 1 (the last live token only), or seq_len in a program compiled for speculation (every token).
+        The first follow the row's own last token and each of the rest a proposed one. n is 1 (the last live token
+        only), or seq_len in a program compiled for speculation (every token).
         """
-        column = 0 if logits.shape[1] == 1 else len(self.rows[index].token_ids) - 1
-        last: Logits = logits[self._array_row(index), column]
-        return last
+        row, at = self.rows[index], self._array_row(index)
+        count = 1 if logits.shape[1] == 1 else len(row.token_ids)
+        wanted: Logits = logits[at, count - 1 - len(row.proposal) : count]
+        return wanted
 
     def _array_row(self, index: int) -> int:
         return index if self.continuous else self.rows[index].slot
@@ -93,3 +104,27 @@ def split_rows(
     if at < len(rows):
         raise ValueError(f"{len(rows)} live rows, but the specializations chosen for them hold only {at}")
     return dealt
+
+
+def decode_batches(program: ProgramLike, rows: tuple[StepRow, ...], *, skips_padding: bool) -> list[Batch]:
+    """Split decode rows over the cheapest cover; each part then gets the shortest row of the table that holds it.
+
+    Where padding costs nothing, one step is cheaper than two, whatever its full batch would take. Without continuous
+    batching one step holds them all. Raises NoMatchingSpecializationError as the table does.
+    """
+    table = program.table
+    longest, position = _reach(rows)
+    if not table.config.continuous_batching:
+        return [Batch(table.choose_decode(program.full_batch_size, longest, position), rows, False)]
+    step_ms = None if skips_padding else program.step_ms
+    parts = table.cover(len(rows), step_ms, proposal_len=longest, max_position=position)
+    return [
+        Batch(table.choose_decode(part.batch_size, *_reach(taken)), taken, True)
+        for part, taken in split_rows(rows, parts)
+    ]
+
+
+def _reach(rows: Sequence[StepRow]) -> tuple[int, int]:
+    """The K that decode rows need, and the position whose row of the table then holds every one of their tokens."""
+    drafted = max(len(row.token_ids) for row in rows) - 1
+    return drafted, max(row.last_position for row in rows) - drafted

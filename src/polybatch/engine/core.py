@@ -6,12 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from polybatch.engine.batch import Batch, StepRow, split_rows
+from polybatch.engine.batch import Batch, StepRow, decode_batches
 from polybatch.engine.detokenizer import Detokenizer, special_ids
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
 from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
 from polybatch.engine.sequence import Sequence as LiveSequence
+from polybatch.engine.speculation.speculator import Speculator
 from polybatch.engine.stats import StatsCollector
 from polybatch.errors import ProgramError
 
@@ -32,6 +33,7 @@ class EngineCore:
         tokenizer: TokenizerLike | None,
         stats: StatsCollector,
         clock: _Clock = time.perf_counter,
+        speculator: Speculator | None = None,
     ) -> None:
         self._program = program
         self._session = session
@@ -40,6 +42,7 @@ class EngineCore:
         self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
         self._stats = stats
         self._clock = clock
+        self._speculator = speculator
         self._continuous = program.table.config.continuous_batching
         self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
         self._sequences: dict[int, LiveSequence] = {}
@@ -93,6 +96,8 @@ class EngineCore:
             return False
         rows = tuple(self._step_row(row) for row in plan.rows)
         try:
+            if plan.phase == "decode" and self._speculator is not None:
+                rows = self._speculator.propose(rows, self._sequences)
             batches = self._batches(plan, rows)
         except Exception as error:  # the rows cannot run; the others can
             self._fail_step(rows, error)
@@ -106,27 +111,10 @@ class EngineCore:
         return StepRow(row.request_id, row.slot, row.start, tokens)
 
     def _batches(self, plan: StepPlan, rows: tuple[StepRow, ...]) -> list[Batch]:
-        table = self._program.table
-        last = max(row.last_position for row in rows)
         if plan.phase == "prefill":
-            return [Batch(table.choose_prefill(last), rows, self._continuous)]
-        if not self._continuous:
-            return [Batch(table.choose_decode(self._program.full_batch_size, 0, last), rows, False)]
-        return self._decode_batches(rows, last)
-
-    def _decode_batches(self, rows: Sequence[StepRow], last_position: int) -> list[Batch]:
-        """Split the rows over the cheapest cover; each part then gets the shortest context that holds its rows.
-
-        Where padding costs nothing, one step is cheaper than two, whatever its full batch would take.
-        """
-        table = self._program.table
-        step_ms = None if self._session.skips_padding else self._program.step_ms
-        parts = table.cover(len(rows), step_ms, max_position=last_position)
-        batches = []
-        for part, taken in split_rows(rows, parts):
-            specialization = table.choose_decode(part.batch_size, 0, max(row.last_position for row in taken))
-            batches.append(Batch(specialization, taken, True))
-        return batches
+            specialization = self._program.table.choose_prefill(max(row.last_position for row in rows))
+            return [Batch(specialization, rows, self._continuous)]
+        return decode_batches(self._program, rows, skips_padding=self._session.skips_padding)
 
     def _run(self, batch: Batch) -> None:
         started = self._clock()
@@ -137,21 +125,28 @@ class EngineCore:
             return
         step_ms = (self._clock() - started) * 1e3
         self._stats.step(batch.specialization.name, len(batch.rows), batch.padding_rows, step_ms)
+        if self._speculator is not None and batch.specialization.phase == "decode":
+            self._speculator.ran(batch)
         for index, row in enumerate(batch.rows):
             try:
-                self._advance(row, batch.last_logits(logits, index))
+                self._advance(row, batch.row_logits(logits, index))
             except Exception as error:  # a sampler or tokenizer error is this row's alone
                 self._fail(row.request_id, error)
 
     def _advance(self, row: StepRow, logits: Logits) -> None:
-        """Record a row that ran; once its prompt is cached, choose the next token from float32 [vocab]."""
+        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab]."""
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
             self._stats.tokens(prompt=len(row.token_ids))
-        if not self.scheduler.advance(row.request_id, len(row.token_ids)):
-            return
-        delta = sequence.accept(sequence.sample(logits))
-        self._stats.tokens(generated=1)
+            if not self.scheduler.advance(row.request_id, len(row.token_ids)):
+                return
+            delta = sequence.extend(logits)
+        else:
+            delta = sequence.extend(logits, row.proposal)
+            self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over
+            if self._speculator is not None:
+                self._speculator.score(row, delta.token_ids)
+        self._stats.tokens(generated=len(delta.token_ids))
         if delta.finish_reason is None:
             sequence.request.emit(delta)
         else:
@@ -159,7 +154,8 @@ class EngineCore:
 
     def _finish(self, delta: Delta, reason: FinishReason) -> None:
         sequence = self._sequences[delta.request_id]
-        completion = sequence.completion(reason)
+        counts = None if self._speculator is None else self._speculator.stats(delta.request_id)
+        completion = sequence.completion(reason, counts)
         self._release(delta.request_id, reason)
         sequence.request.emit(delta)
         sequence.request.emit(completion)
@@ -188,6 +184,8 @@ class EngineCore:
         """Free everything the request holds, before its caller hears of the end."""
         del self._sequences[request_id]
         self.scheduler.remove(request_id)
+        if self._speculator is not None:
+            self._speculator.forget(request_id)
         self._stats.finished(outcome)
         self._report_load()
 

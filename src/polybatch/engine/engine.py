@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from polybatch.engine.process import OwnerProcess
 from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
 from polybatch.engine.protocols import ProgramLike
 from polybatch.engine.request import Completion, Request, SamplingParams
+from polybatch.engine.speculation.proposer import Speculation
+from polybatch.engine.speculation.speculator import open_speculator
 from polybatch.engine.stats import EngineStats, StatsCollector
 from polybatch.engine.worker import Worker
 
@@ -27,26 +30,39 @@ class Engine:
     Every method may be called from any thread of the process that made it (not from a fork, which has no such thread:
     there every method but ``close`` raises EngineClosedError). Close it, or use it as a context manager.
 
-    program: what to run. speculation: not supported yet; must be None. threads: passed to ``program.session``.
+    program: what to run. threads: passed to ``program.session``.
+    speculation: PromptLookup() or DraftModel(program); None decodes one token at a time. It changes no greedy answer
+        and no distribution that tokens are sampled from. fixed_k: draft up to this many tokens in every step, instead
+        of the K that promises most. ValueError when the program has no rows for it.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
     id outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a tokenizer; TypeError for what
     is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
     """
 
-    def __init__(self, program: ProgramLike, speculation: None = None, *, threads: int | None = None) -> None:
-        if speculation is not None:
-            raise NotImplementedError("this engine does not speculate; create it with speculation=None")
+    def __init__(
+        self,
+        program: ProgramLike,
+        speculation: Speculation | None = None,
+        *,
+        fixed_k: int | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._owner = OwnerProcess()
         self._prompts = PromptEncoder(program)
-        self._stats = StatsCollector()
         self._ids = itertools.count()
-        session = program.session(threads)
+        opened = contextlib.ExitStack()
         try:
-            core = EngineCore(program, session, self._prompts.tokenizer, self._stats)
-            self._worker = Worker(core, on_exit=session.close)
+            session = program.session(threads)
+            opened.callback(session.close)
+            speculator = open_speculator(program, speculation, fixed_k, threads, skips_padding=session.skips_padding)
+            if speculator is not None:
+                opened.callback(speculator.close)
+            self._stats = StatsCollector(None if speculator is None else speculator.total)
+            core = EngineCore(program, session, self._prompts.tokenizer, self._stats, speculator=speculator)
+            self._worker = Worker(core, on_exit=opened.close)
         except BaseException:
-            session.close()
+            opened.close()
             raise
         # The worker does not know this object, so an engine that is dropped, or alive at exit, closes too.
         self._finalizer = weakref.finalize(self, self._worker.close)

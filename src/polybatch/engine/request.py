@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polybatch.engine.checks import as_float, as_int, check_text
+from polybatch.engine.speculation.stats import SpeculationStats
 
 FinishReason = Literal["stop", "length", "abort"]
 """``stop``: EOS or a stop string. ``length``: max_tokens or the end of the context. ``abort``: the caller left."""
@@ -100,6 +101,7 @@ class Completion:
     text: decoded without special tokens and cut before the stop string; "" when the program has no tokenizer.
     token_ids: every generated token, including the EOS (as transformers' ``generate`` returns it) and the tokens
         of a stop string. Without a stop string, text is ``tokenizer.decode(token_ids, skip_special_tokens=True)``.
+    speculation: what was drafted and accepted; None in an engine without speculation.
     """
 
     request_id: int
@@ -107,6 +109,7 @@ class Completion:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     prompt_token_ids: tuple[int, ...]
+    speculation: SpeculationStats | None = None
 
 
 Event = Delta | Completion | BaseException

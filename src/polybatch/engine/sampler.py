@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from polybatch.engine.protocols import Logits
 from polybatch.engine.request import SamplingParams
+from polybatch.engine.speculation import acceptance
+from polybatch.engine.speculation.acceptance import Probabilities
 
 
 class Sampler:
     """The token choices of one request; holds that request's own random generator (PCG64).
 
-    Exactly one random number is drawn per sampled token, so a seed replays whatever else runs.
+    Exactly one random number is drawn per sampled token, so a seed replays whatever else runs. Only tokens drawn by a
+    draft model take more; requests with a seed get none of those.
     """
 
     def __init__(self, params: SamplingParams, eos_token_ids: Sequence[int] = ()) -> None:
@@ -31,16 +34,40 @@ class Sampler:
         logits: float32 [vocab]; not modified. generated_tokens: how many tokens the request has so far.
         Raises ValueError when the logits hold no finite maximum (NaN, +inf, or everything masked).
         """
+        logits, best = self._allowed(logits, generated_tokens)
+        if self._params.temperature == 0:
+            return best
+        return self.draw(_weights(logits, logits[best], self._params))
+
+    def distribution(self, logits: Logits, generated_tokens: int) -> Probabilities:
+        """What ``sample`` draws from at a temperature above 0: float64 [vocab] that sums to 1. Raises as it does."""
+        logits, best = self._allowed(logits, generated_tokens)
+        weights = _weights(logits, logits[best], self._params)
+        weights /= weights.sum()
+        return weights
+
+    def draw(self, weights: NDArray[np.float64]) -> int:
+        """A token id by its weight, float64 [vocab]."""
+        return _draw(weights, self._generator.random())
+
+    def verify(self, logits: Logits, generated_tokens: int, drafted: int, draft: Probabilities) -> int:
+        """Choose a token id, likely the ``drafted`` one, which was drawn from ``draft``; distributed as ``sample``."""
+        if self._params.temperature == 0:
+            return self.sample(logits, generated_tokens)
+        target = self.distribution(logits, generated_tokens)
+        if acceptance.accepts(target, draft, drafted, self._generator.random()):
+            return drafted
+        return self.draw(acceptance.residual(target, draft))
+
+    def _allowed(self, logits: Logits, generated_tokens: int) -> tuple[Logits, int]:
+        """The logits with what may not come masked, and the id of their maximum."""
         if generated_tokens < self._params.min_tokens and self._eos_token_ids:
             logits = logits.copy()
             logits[self._eos_token_ids] = -np.inf
         best = int(np.argmax(logits))  # the first of equals; the first NaN if there is one
         if not np.isfinite(logits[best]):
             raise ValueError(f"the logits have no finite maximum: token {best} has {logits[best]}")
-        if self._params.temperature == 0:
-            return best
-        weights = _weights(logits, logits[best], self._params)
-        return _draw(weights, self._generator.random())
+        return logits, best
 
 
 def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> NDArray[np.float64]:

@@ -8,6 +8,8 @@ from polybatch.engine.detokenizer import Detokenizer
 from polybatch.engine.protocols import Logits
 from polybatch.engine.request import Completion, Delta, FinishReason, Request
 from polybatch.engine.sampler import Sampler
+from polybatch.engine.speculation.proposal import NOTHING, Proposal
+from polybatch.engine.speculation.stats import SpeculationStats
 from polybatch.engine.stop import StopMatcher
 
 
@@ -36,9 +38,33 @@ class Sequence:
             return tuple(self.token_ids[start : start + count])
         return prompt[start : start + count]
 
+    @property
+    def remaining_tokens(self) -> int:
+        """How many more tokens the sequence may get."""
+        return self._max_tokens - len(self.token_ids)
+
+    def extend(self, logits: Logits, proposal: Proposal = NOTHING) -> Delta:
+        """Append the proposed tokens that the logits agree with and the one chosen after them, or up to the end.
+
+        logits: float32 [1 + len(proposal), vocab]; row i follows the first i proposed tokens.
+        """
+        deltas = []
+        for column, proposed in enumerate((*proposal.token_ids, None)):
+            delta = self.accept(self._choose(logits[column], proposal, column))
+            deltas.append(delta)
+            if delta.finish_reason is not None or delta.token_ids[0] != proposed:
+                break
+        return _joined(deltas)
+
     def sample(self, logits: Logits) -> int:
         """Choose the next token from float32 [vocab]."""
         return self._sampler.sample(logits, len(self.token_ids))
+
+    def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:
+        if proposal.distributions is None or column == len(proposal):
+            return self.sample(logits)
+        drafted, draft = proposal.token_ids[column], proposal.distributions[column]
+        return self._sampler.verify(logits, len(self.token_ids), drafted, draft)
 
     def accept(self, token_id: int) -> Delta:
         """Append a chosen token; the delta's ``finish_reason`` says whether it was the last."""
@@ -59,12 +85,11 @@ class Sequence:
         """The last delta of a request whose caller left; releases the text held back so far."""
         return self._delta(self._rest(), (), "abort")
 
-    def completion(self, reason: FinishReason) -> Completion:
+    def completion(self, reason: FinishReason, speculation: SpeculationStats | None = None) -> Completion:
         """The whole result."""
         request = self.request
-        return Completion(
-            request.request_id, "".join(self._text), tuple(self.token_ids), reason, request.prompt_token_ids
-        )
+        text, token_ids = "".join(self._text), tuple(self.token_ids)
+        return Completion(request.request_id, text, token_ids, reason, request.prompt_token_ids, speculation)
 
     def _rest(self) -> str:
         text = self._stop.feed(self._detokenizer.finish() if self._detokenizer else "")
@@ -73,3 +98,10 @@ class Sequence:
     def _delta(self, text: str, token_ids: tuple[int, ...], reason: FinishReason | None) -> Delta:
         self._text.append(text)
         return Delta(self.request.request_id, text, token_ids, reason)
+
+
+def _joined(deltas: Seq[Delta]) -> Delta:
+    if len(deltas) == 1:
+        return deltas[0]
+    tokens = tuple(token for delta in deltas for token in delta.token_ids)
+    return Delta(deltas[-1].request_id, "".join(delta.text for delta in deltas), tokens, deltas[-1].finish_reason)

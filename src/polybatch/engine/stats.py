@@ -8,6 +8,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polybatch.engine.speculation.stats import SpeculationStats, SpeculationTally
+
 _RECENT_STEPS = 1024  # step times kept per specialization, so that a long-lived engine does not grow
 
 
@@ -41,7 +43,8 @@ class EngineStats:
 
     specializations: by name, in order of first use. finished: requests by finish reason, "error" for failed ones.
     prompt_tokens: tokens prefilled. generated_tokens: tokens sampled. live: requests that hold a slot.
-    waiting: requests queued. failed_steps: steps that raised.
+    waiting: requests queued. failed_steps: steps that raised. speculation: what was drafted and accepted; None in an
+    engine without speculation.
     """
 
     specializations: Mapping[str, SpecializationStats]
@@ -51,6 +54,7 @@ class EngineStats:
     live: int
     waiting: int
     failed_steps: int
+    speculation: SpeculationStats | None = None
 
     @property
     def steps(self) -> int:
@@ -73,7 +77,8 @@ class _Counts:
 class StatsCollector:
     """Counts on the engine thread; ``snapshot`` may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, speculation: SpeculationTally | None = None) -> None:
+        self._speculation = speculation
         self._lock = threading.Lock()
         self._rows: dict[str, _Counts] = {}
         self._finished: Counter[str] = Counter()
@@ -125,4 +130,5 @@ class StatsCollector:
                 self._live,
                 self._waiting,
                 self._failed_steps,
+                None if self._speculation is None else self._speculation.snapshot(),
             )

@@ -1,0 +1,126 @@
+"""How many tokens to draft and verify in a step: by step times and acceptance so far, or as the user fixed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from polybatch.engine.speculation.costs import StepCosts
+from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
+from polybatch.engine.speculation.proposal import Proposal
+from polybatch.engine.speculation.proposer import Ask
+
+_PROBE_STEPS = 32
+"""Drafting that costs time and does not pay is tried again after this many steps, as the text may have changed."""
+_DRAFT_SHARE = 0.25
+"""Where step times are missing: what drafting a token takes, as a part of the cheapest step."""
+
+
+class LengthChoice(Protocol):
+    """Decides on K, twice per decode step, and hears what came of it."""
+
+    def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
+        """The most tokens to draft for each row; one more for all rows costs ``draft_ms`` (None: unknown)."""
+        ...
+
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
+        """The most tokens of each proposal to verify."""
+        ...
+
+    def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
+        """``new_tokens`` came where the first ``verified`` tokens of ``offered`` were verified."""
+        ...
+
+    def forget(self, request_id: int) -> None:
+        """The request has ended."""
+        ...
+
+
+class FixedLength:
+    """Up to ``drafted`` tokens for every row of every step."""
+
+    def __init__(self, drafted: int) -> None:
+        self._drafted = drafted
+
+    def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
+        return self._drafted
+
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
+        return self._drafted
+
+    def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
+        """There is nothing to learn."""
+
+    def forget(self, request_id: int) -> None:
+        """Nothing is kept."""
+
+
+class AdaptiveLength:
+    """The K of the table with the most expected tokens per millisecond, K=0 included.
+
+    Before drafting, its cost counts and the proposals are taken to be as long as they may be; once they are there, what
+    they cost is spent. Drafting that is free is always asked for: a proposal that is not verified still shows by its
+    first token whether it would have been accepted.
+    """
+
+    def __init__(self, costs: StepCosts, lengths: Sequence[int]) -> None:
+        self._costs = costs
+        self._lengths = tuple(lengths)
+        self._estimates = AcceptanceEstimates()
+        self._steps_without = 0
+        self._probing = False
+
+    def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
+        self._probing = False
+        if draft_ms == 0.0:
+            return self._lengths[-1]
+        costs = self._costs.by_length(len(asks))
+        if draft_ms is None or not self._costs.measured:
+            draft_ms = _DRAFT_SHARE * min(costs.values(), default=0.0)
+        chances = [Chance(ask.limit, self._estimates.rate(ask.request_id, 0)) for ask in asks]
+        drafted = self._best(chances, {drafted: ms + drafted * draft_ms for drafted, ms in costs.items()})
+        self._steps_without = 0 if drafted else self._steps_without + 1
+        self._probing = self._steps_without > _PROBE_STEPS
+        return next(length for length in self._lengths if length) if self._probing else drafted
+
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
+        if self._probing:
+            return max(len(proposal) for proposal in proposals)
+        chances = [
+            Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
+            for ask, proposal in zip(asks, proposals, strict=True)
+        ]
+        return self._best(chances, self._costs.by_length(len(asks)))
+
+    def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
+        if self._probing and verified:
+            self._steps_without = 0
+        self._estimates.score(request_id, offered.trimmed(max(verified, 1)), new_tokens)
+
+    def forget(self, request_id: int) -> None:
+        self._estimates.forget(request_id)
+
+    def _best(self, chances: Sequence[Chance], costs: Mapping[int, float]) -> int:
+        best = best_length(chances, costs)
+        return self._lengths[0] if best is None else best
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Of one row: how many tokens are or can be proposed, and the probability that each is accepted."""
+
+    length: int
+    rate: float
+
+
+def best_length(chances: Sequence[Chance], costs: Mapping[int, float]) -> int | None:
+    """The K with the most expected tokens per cost of a step over these rows, the smallest of equals.
+
+    costs: of a step with everything that it takes, by K; None is the answer when it is empty.
+    """
+    speeds = {
+        drafted: sum(expected_tokens(chance.rate, min(drafted, chance.length)) for chance in chances) / cost
+        for drafted, cost in costs.items()
+    }
+    return min(speeds, key=lambda drafted: (-speeds[drafted], drafted), default=None)

@@ -1,0 +1,85 @@
+"""What a decode step costs, for the choice of K."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polybatch.engine.protocols import SpecializationLike, TableLike
+
+_FIXED_TOKENS = 24
+"""Without measured times: reading the weights takes as long as the arithmetic of this many tokens.
+
+That is near what a model of 135 million bfloat16 weights shows on a CPU with wide vector units. Measured times are
+better: they come with every compile that is not told to leave them out.
+"""
+
+
+class StepCosts:
+    """Milliseconds of a decode step over some rows at some K, from the times measured at compile.
+
+    skips_padding: the step costs what its live tokens cost, and its time is read off between the measured steps with
+        the next fewer and the next more tokens. Otherwise it costs what was measured for the shape that runs.
+
+    Where the program holds no times at all, a step is taken to cost 24 + its tokens (the unit is then not the
+    millisecond, which changes no choice). Where it holds some, a K that was not measured is never chosen.
+    """
+
+    def __init__(
+        self, table: TableLike, step_ms: Mapping[Any, float] | None, lengths: Sequence[int], *, skips_padding: bool
+    ) -> None:
+        self._table = table
+        self._step_ms = step_ms or {}
+        self._lengths = tuple(lengths)
+        self._skips_padding = skips_padding
+        self._token_ms = _by_tokens(self._step_ms)
+        self._known: dict[int, dict[int, float]] = {}
+
+    @property
+    def measured(self) -> bool:
+        """Whether costs are milliseconds."""
+        return bool(self._step_ms)
+
+    def by_length(self, rows: int) -> Mapping[int, float]:
+        """The cost of the steps that cover ``rows`` rows, for every K of the table that it is known for."""
+        if rows not in self._known:
+            self._known[rows] = self._compute(rows)
+        return self._known[rows]
+
+    def _compute(self, rows: int) -> dict[int, float]:
+        costs: dict[int, float] = {}
+        largest = float("inf")
+        for drafted in reversed(self._lengths):
+            cost = self._cover_cost(rows, drafted)
+            if cost is not None:  # fewer tokens never cost more: where it was measured so, that was noise
+                costs[drafted] = largest = min(cost, largest)
+        return costs
+
+    def _cover_cost(self, rows: int, drafted: int) -> float | None:
+        step_ms = None if self._skips_padding or not self._step_ms else self._step_ms
+        total = 0.0
+        for part in self._table.cover(rows, step_ms, proposal_len=drafted):
+            cost = self._step_cost(part, min(rows, part.batch_size))
+            if cost is None:
+                return None
+            total += cost
+            rows -= part.batch_size
+        return total
+
+    def _step_cost(self, row: SpecializationLike, live_rows: int) -> float | None:
+        tokens = row.seq_len * (live_rows if self._skips_padding else row.batch_size)
+        if not self._step_ms:
+            return float(_FIXED_TOKENS + tokens)
+        if not self._skips_padding:
+            return self._step_ms.get(row)
+        counts, times = self._token_ms
+        return float(np.interp(tokens, counts, times)) if tokens <= counts[-1] else None
+
+
+def _by_tokens(step_ms: Mapping[Any, float]) -> tuple[list[int], list[float]]:
+    """Token counts of the measured decode steps, ascending, and the time of each: the least of all with as many."""
+    shapes = [(row.batch_size * row.seq_len, ms) for row, ms in step_ms.items() if row.phase == "decode"]
+    counts = sorted({tokens for tokens, _ in shapes})
+    return counts, [min(ms for tokens, ms in shapes if tokens >= count) for count in counts]

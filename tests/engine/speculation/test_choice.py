@@ -1,0 +1,223 @@
+"""The choice of K from acceptance and step times."""
+
+import pytest
+from engine_harness import Harness
+from engine_mock import mock_program
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import Scripted
+from speculation.mock_scripts import always_right, always_wrong, continuation
+
+from polybatch.engine.speculation.choice import Chance, best_length
+from polybatch.engine.speculation.costs import StepCosts
+from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
+from polybatch.engine.speculation.proposal import Proposal
+from polybatch.engine.speculation.stats import SpeculationTally
+from polybatch.specialization import build_table
+
+LENGTHS = (0, 3, 7)
+
+
+def table(batches=(1, 4), lengths=LENGTHS):
+    return build_table(
+        batch_size=list(batches),
+        continuous_batching=True,
+        full_batch_size=8,
+        ctx_len=64,
+        prefill_seq_len=16,
+        num_speculative_tokens=list(lengths),
+    )
+
+
+def timed(rows, ms):
+    """Step times by (batch, K)."""
+    return {row: ms[row.batch_size, row.num_speculative_tokens] for row in rows.decode}
+
+
+@pytest.mark.parametrize(("rate", "drafted", "expected"), [(0.0, 7, 1), (0.5, 1, 1.5), (0.5, 2, 1.75), (1.0, 7, 8)])
+def test_expected_tokens_of_a_step(rate, drafted, expected):
+    assert expected_tokens(rate, drafted) == expected
+
+
+def test_the_k_with_the_most_tokens_per_millisecond():
+    costs = {0: 10.0, 3: 15.0, 7: 30.0}
+    assert best_length([Chance(7, 0.1)], costs) == 0  # 0.1, 0.074, 0.037 tokens/ms
+    assert best_length([Chance(7, 0.7)], costs) == 3  # 0.1, 0.169, 0.105
+    assert best_length([Chance(7, 0.99)], costs) == 3  # 0.1, 0.263, 0.257
+    assert best_length([Chance(7, 0.99)], {0: 10.0, 3: 15.0, 7: 25.0}) == 7
+    assert best_length([Chance(0, 0.99)], costs) == 0
+    assert best_length([Chance(7, 0.0)], {0: 10.0, 3: 10.0}) == 0  # the smallest of equals
+    assert best_length([], {}) is None
+
+
+def test_rows_without_a_proposal_weigh_against_a_longer_step():
+    costs = {0: 10.0, 3: 15.0}
+    assert best_length([Chance(3, 0.7)], costs) == 3
+    assert best_length([Chance(3, 0.7), Chance(0, 0.0), Chance(0, 0.0), Chance(0, 0.0)], costs) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.floats(0, 1)), min_size=1, max_size=5),
+    st.lists(st.floats(1, 100), min_size=3, max_size=3),
+)
+def test_no_other_k_promises_more(rows, ms):
+    chances = [Chance(*row) for row in rows]
+    costs = dict(zip(LENGTHS, ms, strict=True))
+
+    def speed(drafted):
+        return sum(expected_tokens(c.rate, min(drafted, c.length)) for c in chances) / costs[drafted]
+
+    assert max(speed(drafted) for drafted in LENGTHS) == speed(best_length(chances, costs))
+
+
+def test_costs_come_from_the_cover_that_runs():
+    rows = table()
+    ms = {(1, 0): 1.0, (1, 3): 2.0, (1, 7): 4.0, (4, 0): 3.0, (4, 3): 7.0, (4, 7): 12.0}
+    costs = StepCosts(rows, timed(rows, ms), LENGTHS, skips_padding=False)
+    assert costs.by_length(1) == {0: 1.0, 3: 2.0, 7: 4.0}
+    assert costs.by_length(5) == {0: 4.0, 3: 9.0, 7: 16.0}  # 4 + 1
+
+
+def test_a_step_that_measured_slower_than_a_longer_one_is_noise():
+    rows = table([1])
+    costs = StepCosts(rows, timed(rows, {(1, 0): 9.0, (1, 3): 5.0, (1, 7): 6.0}), LENGTHS, skips_padding=False)
+    assert costs.by_length(1) == {0: 5.0, 3: 5.0, 7: 6.0}
+
+
+def test_what_was_not_measured_is_not_chosen():
+    rows = table([1])
+    times = timed(rows, {(1, 0): 9.0, (1, 3): 9.5, (1, 7): 9.9})
+    del times[rows.decode[-1]]
+    assert StepCosts(rows, times, LENGTHS, skips_padding=False).by_length(1) == {0: 9.0, 3: 9.5}
+
+
+def test_without_times_a_step_costs_24_and_its_tokens():
+    costs = StepCosts(table(), None, LENGTHS, skips_padding=False)
+    assert not costs.measured
+    assert costs.by_length(1) == {0: 25.0, 3: 28.0, 7: 32.0}
+    assert costs.by_length(3) == {0: 28.0, 3: 40.0, 7: 56.0}
+
+
+def test_where_padding_is_left_out_live_tokens_count():
+    rows = table()
+    ms = {(1, 0): 6.0, (1, 3): 7.0, (1, 7): 8.0, (4, 0): 7.5, (4, 3): 12.0, (4, 7): 20.0}
+    costs = StepCosts(rows, timed(rows, ms), LENGTHS, skips_padding=True)
+    assert costs.by_length(1) == {0: 6.0, 3: 7.0, 7: 8.0}
+    assert costs.by_length(3) == {0: 6.0 + 2 / 3, 3: 10.0, 7: 16.0}  # 3, 12 and 24 tokens
+    assert costs.by_length(5) == {0: 13.0, 3: 19.0, 7: 28.0}  # four rows, then one
+    assert StepCosts(rows, None, LENGTHS, skips_padding=True).by_length(3) == {0: 27.0, 3: 36.0, 7: 48.0}
+
+
+def test_more_live_tokens_than_were_measured_are_not_chosen():
+    rows = table([4])
+    times = timed(rows, {(4, 0): 6.0, (4, 3): 9.0, (4, 7): 20.0})
+    del times[rows.decode[-1]]
+    costs = StepCosts(rows, times, LENGTHS, skips_padding=True)
+    assert costs.by_length(4) == {0: 6.0, 3: 9.0}
+    assert costs.by_length(2) == {0: 6.0, 3: 7.0, 7: 9.0}
+
+
+def test_an_estimate_starts_from_what_the_engine_has_seen_of_such_evidence():
+    estimates = AcceptanceEstimates()
+    assert estimates.rate(1, evidence=3) == 0.5
+    for _ in range(20):
+        estimates.score(1, Proposal((5, 6, 7), evidence=3), [5, 6, 7, 8])
+        estimates.score(1, Proposal((5, 6, 7), evidence=1), [4])
+    assert estimates.rate(1, evidence=3) > 0.9
+    assert estimates.rate(2, evidence=3) > 0.9
+    assert estimates.rate(2, evidence=1) < 0.1
+    for _ in range(20):
+        estimates.score(2, Proposal((5,), evidence=3), [4])
+    assert estimates.rate(2, evidence=3) < 0.2
+    assert estimates.rate(1, evidence=3) > 0.8
+
+
+def test_recent_text_counts_more():
+    estimates = AcceptanceEstimates()
+    for _ in range(100):
+        estimates.score(1, Proposal((5,)), [5])
+    for _ in range(100):
+        estimates.score(1, Proposal((5,)), [4])
+    assert estimates.rate(1, 0) < 0.25
+
+
+def run(script, ms, draft_ms=0.0, max_tokens=60, fixed_k=None):
+    program = mock_program(
+        [1], full_batch_size=1, prefill_seq_len=16, table_options={"num_speculative_tokens": LENGTHS}
+    )
+    program.step_ms = {row: ms[row.num_speculative_tokens] for row in program.table.decode}
+    speculation = Scripted(script, draft_ms)
+    harness = Harness(program, speculation, fixed_k)
+    harness.add([5], max_tokens=max_tokens)
+    (outcome,) = harness.finish()
+    return {k: steps for (_, k), steps in outcome.speculation.steps.items()}, speculation
+
+
+def test_right_drafts_lead_to_the_largest_k_and_wrong_ones_to_none():
+    ms = {0: 10.0, 3: 14.0, 7: 20.0}
+    steps, _ = run(always_right, ms)
+    assert steps.get(7, 0) > sum(steps.values()) - 4
+    steps, _ = run(always_wrong, ms)
+    assert steps[0] > sum(steps.values()) - 4
+
+
+def test_fixed_k_is_kept_whatever_comes():
+    steps, _ = run(always_wrong, {0: 10.0, 3: 100.0, 7: 200.0}, fixed_k=7)
+    assert set(steps) <= {7, 3, 0}
+    assert steps[7] > 40
+
+
+def test_an_unverified_free_proposal_still_shows_when_the_text_changes():
+    """Wrong for 20 steps, then right: K goes up again although K=0 ran meanwhile."""
+
+    def script(step, tokens, limit):
+        return (always_wrong if len(tokens) < 22 else always_right)(step, tokens, limit)
+
+    steps, _ = run(script, {0: 10.0, 3: 14.0, 7: 20.0})
+    assert steps.get(7, 0) + steps.get(3, 0) >= 3
+
+
+def test_costly_drafts_are_not_asked_for_when_they_do_not_pay_but_tried_again_now_and_then():
+    _, speculation = run(always_wrong, {0: 10.0, 3: 14.0, 7: 20.0}, draft_ms=2.0)
+    wanted = [limits[0] for limits in speculation.asked]
+    assert sum(limit > 0 for limit in wanted) <= 5
+    assert any(limit > 0 for limit in wanted[20:])
+
+
+def test_drafts_that_take_too_long_are_not_worth_it():
+    _, cheap = run(always_right, {0: 10.0, 3: 11.0, 7: 12.0}, draft_ms=1.0)
+    _, dear = run(always_right, {0: 10.0, 3: 11.0, 7: 12.0}, draft_ms=30.0)
+    assert all(limits[0] > 0 for limits in cheap.asked)
+    assert sum(limits[0] > 0 for limits in dear.asked) <= 2
+
+
+def test_unknown_draft_times_are_a_share_of_a_step():
+    _, speculation = run(lambda step, tokens, limit: continuation(tokens, limit), dict.fromkeys(LENGTHS, 10.0), None)
+    assert speculation.asked[0] == {0: 3}  # at an even chance four tokens would cost more than they bring
+
+
+def test_counts_by_position_and_shape():
+    tally = SpeculationTally()
+    assert tally.snapshot().acceptance is None
+    for drafted, accepted in ((3, 3), (3, 1), (2, 0), (0, 0)):
+        tally.proposal(drafted, accepted)
+    for shape in ((1, 3), (1, 3), (2, 0)):
+        tally.step(*shape)
+    stats = tally.snapshot()
+    assert (stats.drafted_at, stats.accepted_at) == ((3, 3, 2), (2, 1, 1))
+    assert (stats.drafted, stats.accepted, stats.acceptance) == (8, 4, 0.5)
+    assert stats.acceptance_at == (2 / 3, 1 / 3, 1 / 2)
+    assert stats.steps == {(1, 3): 2, (2, 0): 1}
+
+
+def test_requests_and_engine_are_counted_alike():
+    program = mock_program([1, 2], full_batch_size=2, table_options={"num_speculative_tokens": [0, 3]})
+    harness = Harness(program, Scripted(always_right), fixed_k=3)
+    for prompt in ([1], [2]):
+        harness.add(prompt, max_tokens=9)
+    first, second = (outcome.speculation for outcome in harness.finish())
+    total = harness.stats.snapshot().speculation
+    assert (first.drafted_at, first.accepted_at) == ((2, 2, 2), (2, 2, 2))
+    assert total.drafted == first.drafted + second.drafted
+    names = {name: row.steps for name, row in harness.stats.snapshot().specializations.items()}
+    assert {f"decode b={b} K={k}": steps for (b, k), steps in total.steps.items()}.items() <= names.items()
