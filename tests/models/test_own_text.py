@@ -9,7 +9,7 @@ from architectures import SUPPORTED, VOCAB, make_model
 from polybatch.models.own_text import own_text
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral", "gemma3"])
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_it_is_the_same_every_time_and_leaves_the_model_as_it_was(name: str) -> None:
     model = make_model(SUPPORTED[name])
     before = (model.config._attn_implementation, model.config._experts_implementation)
