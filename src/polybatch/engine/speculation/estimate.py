@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from polybatch.engine.speculation.proposal import Proposal
 
 _FIRST_GUESS = 0.5
-_PRIOR_TOKENS = 2.0
-"""A prior counts as much as this many drafted tokens."""
-_MEMORY_TOKENS = 64.0
-"""Tokens drafted longer ago than this fade."""
 
 
 class RunningRate:
-    """Accepted over tried, recent trials before old ones; without trials it is the prior."""
+    """Accepted over tried, recent trials before old ones; without trials it is the prior.
 
-    def __init__(self) -> None:
+    memory: trials older than this many fade. prior_trials: how many trials the prior counts for.
+    """
+
+    def __init__(self, memory: float, prior_trials: float) -> None:
+        self._memory = memory
+        self._prior_trials = prior_trials
         self._accepted = 0.0
         self._tried = 0.0
 
     def add(self, accepted: int, tried: int) -> None:
-        keep = max(0.0, 1.0 - tried / _MEMORY_TOKENS)
+        keep = max(0.0, 1.0 - tried / self._memory)
         self._accepted = self._accepted * keep + accepted
         self._tried = self._tried * keep + tried
 
     def value(self, prior: float) -> float:
-        return (_PRIOR_TOKENS * prior + self._accepted) / (_PRIOR_TOKENS + self._tried)
+        return (self._prior_trials * prior + self._accepted) / (self._prior_trials + self._tried)
+
+
+def _own_rate() -> RunningRate:
+    """Of one request: its text may soon change."""
+    return RunningRate(memory=64.0, prior_trials=8.0)
+
+
+def _overall_rate() -> RunningRate:
+    return RunningRate(memory=512.0, prior_trials=4.0)
 
 
 class AcceptanceEstimates:
     """A rate per request and kind of evidence, starting from what the engine has seen of such evidence before."""
 
     def __init__(self) -> None:
-        self._overall: dict[int, RunningRate] = {}
-        self._requests: dict[int, dict[int, RunningRate]] = {}
+        self._overall: defaultdict[int, RunningRate] = defaultdict(_overall_rate)
+        self._requests: dict[int, defaultdict[int, RunningRate]] = {}
 
     def rate(self, request_id: int, evidence: int) -> float:
         """The probability that a drafted token is accepted once those before it are."""
-        overall = self._overall.get(evidence)
-        prior = _FIRST_GUESS if overall is None else overall.value(_FIRST_GUESS)
-        own = self._requests.get(request_id, {}).get(evidence)
-        return prior if own is None else own.value(prior)
+        prior = self._overall[evidence].value(_FIRST_GUESS)
+        own = self._requests.get(request_id)
+        return prior if own is None else own[evidence].value(prior)
 
     def score(self, request_id: int, tried: Proposal, new_tokens: Sequence[int]) -> None:
         """``new_tokens`` came where all of ``tried`` was up for acceptance; a wrong token hides those after it."""
@@ -49,8 +59,8 @@ class AcceptanceEstimates:
             return
         accepted = tried.accepted(new_tokens)
         trials = min(accepted + 1, len(tried))
-        for rates in (self._requests.setdefault(request_id, {}), self._overall):
-            rates.setdefault(tried.evidence, RunningRate()).add(accepted, trials)
+        for rates in (self._requests.setdefault(request_id, defaultdict(_own_rate)), self._overall):
+            rates[tried.evidence].add(accepted, trials)
 
     def forget(self, request_id: int) -> None:
         """The request has ended."""
