@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.models import MODELS
-from bench.peers.install import CACHE
+from bench.options import add_folders, add_threads, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compiled
 from polybatch import InferenceSession, Program
@@ -136,15 +134,12 @@ def markdown(found: Sequence[Quality]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("quality", __doc__)
     parser.add_argument("--model", default="B", help="Hugging Face directory with a tokenizer, or B")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--tokens", type=int, default=4096, help="rounded up to whole windows")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
+    add_threads(parser)
+    add_folders(parser, "build/bench")
     return parser
 
 

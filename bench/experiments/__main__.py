@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from bench.experiments.report import markdown
 from bench.experiments.results import ExperimentResult
 from bench.lock import held
 from bench.models import model_a
+from bench.options import add_folders, add_lock, add_threads, parser_of
 from bench.paired import Effort
-from bench.peers.install import CACHE
 from bench.peers.report import machine
 from bench.programs import compiled
 from bench.sequences import POSITION
@@ -90,9 +89,7 @@ def _progress() -> Callable[[str], None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.experiments", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("experiments", __doc__)
     parser.add_argument("--only", nargs="+", choices=("E1", "E2", "E3", "E4"), default=("E1", "E2", "E3", "E4"))
     parser.add_argument("--model", help="Hugging Face directory or hub id")
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
@@ -104,11 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--openings", type=int, default=5, help="sessions that a cell's samples are spread over")
     parser.add_argument("--control", action="store_true", help="compare the baseline with a copy of itself too")
     parser.add_argument("--separate-weights", action="store_true", help="every program keeps its own weights file")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    add_threads(parser)
     parser.add_argument("--workers", type=int, default=2, help="programs compiled at a time")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/experiments"))
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
-    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
+    add_folders(parser, "build/bench/experiments")
+    add_lock(parser)
     return parser
 
 

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 from bench.limits.floor import Machine, ModelShape, Step, floor_seconds, operations
 from bench.limits.probes import MachineProbe, median_of, seconds
 from bench.lock import held
 from bench.models import MODELS
-from bench.peers.install import CACHE
+from bench.options import add_folders, add_lock, add_threads, parser_of
 from bench.peers.quiet import CpuUse
 from bench.peers.report import machine as machine_description
 from bench.programs import PREFILL_CHUNK, ProgramSpec, compiled
@@ -145,16 +144,13 @@ def _say(message: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.limits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("limits", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp32", "int8"), default=["bf16", "fp32"])
     parser.add_argument("--samples", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
-    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
+    add_threads(parser)
+    add_folders(parser, "build/bench")
+    add_lock(parser)
     return parser
 
 

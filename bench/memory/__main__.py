@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from bench.experiments.plan import DRAFTED, POWERS_TO_128
 from bench.lock import held
 from bench.models import model_a
-from bench.peers.install import CACHE
+from bench.options import add_folders, add_lock, add_threads, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec
 
@@ -144,15 +143,12 @@ def _markdown(figures: Sequence[Figure]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("memory", __doc__)
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
     parser.add_argument("--repeats", type=int, default=3, help="of compiles, loads and imports")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
-    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
+    add_threads(parser)
+    add_folders(parser, "build/bench")
+    add_lock(parser)
     return parser
 
 

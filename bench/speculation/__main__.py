@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from bench.lock import held
 from bench.models import model_b
-from bench.peers.install import CACHE
+from bench.options import add_folders, add_lock, add_threads, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compile_spec
 from bench.speculation.measure import groups_of, messages
@@ -123,19 +122,16 @@ def _write(workloads: list[Workload], options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.speculation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("speculation", __doc__)
     parser.add_argument("--only", nargs="+", choices=(*PARTS, "sweep"), default=(*PARTS, "sweep"))
     parser.add_argument("--batches", nargs="+", type=int, choices=BATCHES, default=BATCHES, help="live sequences")
     parser.add_argument("--rounds", type=int, default=4, help="how often each engine answers each group of prompts")
     parser.add_argument("--sweep", nargs="+", type=float, default=SWEEP, help="probabilities of the part sweep")
     parser.add_argument("--model", help="Hugging Face directory or hub id, with a chat template")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=Path("build/bench/speculation"))
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
-    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
+    add_threads(parser)
+    add_folders(parser, "build/bench/speculation")
+    add_lock(parser)
     return parser
 
 

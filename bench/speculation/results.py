@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.paired import Delta, paired_delta
-from bench.speculation.measure import Sample, token_acceptance
+from bench.speculation.measure import Sample, token_acceptance, total
 
 BASE = "K=0"
 
@@ -65,11 +65,7 @@ class Workload:
 
 def group_acceptance(samples: Sequence[Sample]) -> float | None:
     """Of several samples together."""
-    rates = [(s.drafted_at, s.accepted_at) for s in samples]
-    length = max((len(drafted) for drafted, _ in rates), default=0)
-    drafted = [sum(d[at] for d, _ in rates if at < len(d)) for at in range(length)]
-    accepted = [sum(a[at] for _, a in rates if at < len(a)) for at in range(length)]
-    return token_acceptance(drafted, accepted)
+    return token_acceptance(total([s.drafted_at for s in samples]), total([s.accepted_at for s in samples]))
 
 
 def _seconds(samples: Sequence[Sample], decode_only: bool) -> float:

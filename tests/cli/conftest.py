@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.eager_program import compile_eager
 from cli.tiny_chat_llama import save_tiny_llama
 from typer.testing import CliRunner
 
@@ -33,17 +34,4 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Batch sizes 1, 2 and 4 over 4 slots, target eager; tests only read it. Without step times, which are noise."""
     path = tmp_path_factory.mktemp("programs") / "tiny.poly"
-    options = [
-        "--batch-size",
-        "1,2,4",
-        "--ctx-len",
-        "256",
-        "--prefill-seq-len",
-        "32",
-        "--target",
-        "eager",
-        "--no-profile",
-    ]
-    result = CliRunner().invoke(app, ["compile", str(model_dir), "-o", str(path), *options])
-    assert result.exit_code == 0, result.output
-    return path
+    return compile_eager(model_dir, path, "--batch-size", "1,2,4")

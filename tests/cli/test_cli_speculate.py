@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cli.eager_program import compile_eager
 from typer.testing import CliRunner
 
 from polybatch.cli import app
@@ -17,21 +18,7 @@ OPTIONS = ("--max-tokens", "24", "--json")
 @pytest.fixture(scope="module")
 def speculative_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("programs") / "speculative.poly"
-    options = [
-        "--batch-size",
-        "1,2",
-        "--ctx-len",
-        "256",
-        "--prefill-seq-len",
-        "32",
-        "--target",
-        "eager",
-        "--no-profile",
-    ]
-    options += ["--num-speculative-tokens", "0,3,7"]
-    result = CliRunner().invoke(app, ["compile", str(model_dir), "-o", str(path), *options])
-    assert result.exit_code == 0, result.output
-    return path
+    return compile_eager(model_dir, path, "--batch-size", "1,2", "--num-speculative-tokens", "0,3,7")
 
 
 @pytest.fixture(scope="module")

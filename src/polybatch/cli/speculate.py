@@ -47,11 +47,11 @@ def load_speculation(speculate: str | None, fixed_k: int | None) -> PromptLookup
 
 def speculation_line(stats: SpeculationStats) -> str:
     """``drafted 120 tokens, accepted 90 (75%); by position 90% 75% 60%``."""
-    if not stats.drafted:
+    if stats.acceptance is None:
         return "drafted no tokens"
     by_position = " ".join(f"{rate:.0%}" for rate in stats.acceptance_at)
-    share = f"{stats.accepted / stats.drafted:.0%}"
-    return f"drafted {stats.drafted} tokens, accepted {stats.accepted} ({share}); by position {by_position}"
+    accepted = f"accepted {stats.accepted} ({stats.acceptance:.0%})"
+    return f"drafted {stats.drafted} tokens, {accepted}; by position {by_position}"
 
 
 def speculation_json(stats: SpeculationStats | None) -> dict[str, Any]:

@@ -50,19 +50,22 @@ class RoundedModel:
             if not self._blocks:
                 yield
                 return
-            with _RoundedProducts(self.model, self._blocks, round_inputs):
+            parameters = dict(self.model.named_parameters())
+            blocks = {parameters[name].data_ptr(): found for name, found in self._blocks.items()}
+            rounded = _RoundedProducts(blocks, round_inputs)
+            with ParameterProducts((parameters[name] for name in self._blocks), rounded.compute):
                 yield
 
 
-class _RoundedProducts(ParameterProducts):
-    def __init__(self, model: PreTrainedModel, blocks: dict[str, list[_Block]], round_inputs: bool) -> None:
-        parameters = dict(model.named_parameters())
-        super().__init__(parameters[name] for name in blocks)
-        self._blocks = {parameters[name].data_ptr(): found for name, found in blocks.items()}
+class _RoundedProducts:
+    """Products with rounded weights, which are known by the address of their parameter."""
+
+    def __init__(self, blocks: dict[int, list[_Block]], round_inputs: bool) -> None:
+        self._blocks = blocks
         self._round_inputs = round_inputs
         self._widened: dict[int, Tensor] = {}
 
-    def product(self, product: Product) -> Tensor:
+    def compute(self, product: Product) -> Tensor:
         rounded = self._blocks[product.parameter.data_ptr()][0].weight
         change, x, original = rounded.change, product.x.float(), product.weight
         if change is not None:

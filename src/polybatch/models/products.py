@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,27 +50,24 @@ class Product:
 
 
 class ParameterProducts(TorchDispatchMode):
-    """While active, ``product`` runs every product with one of ``parameters``; a base class.
+    """While active, ``compute`` gives the result of every product with one of ``parameters``.
 
     Parameters are known by their memory: their data must not be replaced meanwhile. Other uses of them, such as an
     embedding that is tied to the output projection, are left alone.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, parameters: Iterable[Tensor], compute: Callable[[Product], Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self._compute = compute
         self._parameters = sorted((parameter.detach() for parameter in parameters), key=Tensor.data_ptr)
         self._starts = [parameter.data_ptr() for parameter in self._parameters]
-
-    def product(self, product: Product) -> Tensor:
-        """The result of one product."""
-        raise NotImplementedError
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in _PRODUCTS:
             at = len(args) - 1
             parameter = self._owner(args[at])
             if parameter is not None:
-                return self.product(Product(func, args, kwargs or {}, at, parameter))
+                return self._compute(Product(func, args, kwargs or {}, at, parameter))
         return func(*args, **(kwargs or {}))
 
     def _owner(self, tensor: Tensor) -> Tensor | None:

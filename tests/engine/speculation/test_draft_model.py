@@ -6,7 +6,8 @@ from engine_harness import Harness, answers
 from engine_mock import VOCAB, mock_program, near_next_token, solo_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from speculation.mixes import BATCHES, REQUESTS, check_any_mix
+from request_mixes import BATCHES
+from speculation.mixes import REQUESTS, check_any_mix
 from tiny_tokenizers import byte_level, sentencepiece
 
 from polybatch.engine import DraftModel, Engine

@@ -5,8 +5,9 @@ from engine_harness import Harness, answers
 from engine_mock import mock_program, solo_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from request_mixes import BATCHES
 from scripted import Scripted
-from speculation.mixes import BATCHES, REQUESTS, check_any_mix
+from speculation.mixes import REQUESTS, check_any_mix
 from speculation.mock_scripts import always_right, always_wrong, continuation, nothing, wrong_at
 
 from polybatch.engine.request import Delta

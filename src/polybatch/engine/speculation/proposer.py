@@ -31,13 +31,8 @@ class Ask:
     def request_id(self) -> int:
         return self.sequence.request.request_id
 
-    def token(self, position: int) -> int:
-        """The token at a position of the sequence, prompt first."""
-        prompt = self.sequence.request.prompt_token_ids
-        return prompt[position] if position < len(prompt) else self.sequence.token_ids[position - len(prompt)]
-
     def tokens(self, start: int, stop: int) -> list[int]:
-        """The tokens at positions ``start .. stop-1``."""
+        """The tokens at positions ``start .. stop-1`` of the sequence, prompt first."""
         prompt = self.sequence.request.prompt_token_ids
         at = len(prompt)
         return [*prompt[start:stop], *self.sequence.token_ids[max(0, start - at) : max(0, stop - at)]]

@@ -16,24 +16,19 @@ SeenInputs = Mapping[int, list[Tensor]]
 """Rows [tokens, k] that a weight was multiplied with, by the address of the weight."""
 
 
-class _Observer(ParameterProducts):
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(parameter for parameter in model.parameters() if parameter.dim() == 2)
-        self.seen: dict[int, list[Tensor]] = defaultdict(list)
-
-    def product(self, product: Product) -> Tensor:
-        self.seen[product.weight.data_ptr()].append(product.x.detach())
-        return product.run()
-
-
 def observe_inputs(model: PreTrainedModel, text: Tensor) -> SeenInputs:
     """The inputs of every linear while the model reads token ids [sequences, tokens].
 
     Those of experts, who see a part of the tokens each, are left out.
     """
-    observer = _Observer(model)
-    with plain_attention(model), torch.no_grad():
+    seen: dict[int, list[Tensor]] = defaultdict(list)
+
+    def note(product: Product) -> Tensor:
+        seen[product.weight.data_ptr()].append(product.x.detach())
+        return product.run()
+
+    linears = [parameter for parameter in model.parameters() if parameter.dim() == 2]
+    with plain_attention(model), torch.no_grad(), ParameterProducts(linears, note):
         for tokens in text:
-            with observer:
-                model(input_ids=tokens[None], use_cache=False)
-    return dict(observer.seen)
+            model(input_ids=tokens[None], use_cache=False)
+    return dict(seen)

@@ -14,8 +14,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -24,7 +26,6 @@ from polybatch.errors import CompilerError
 from polybatch.targets.cpu.isa import Isa
 from polybatch.targets.cpu.kernel_calls import (
     KERNELS,
-    Int8,
     KernelCall,
     packed_expert_linear_call,
     packed_linear_call,
@@ -172,6 +173,19 @@ def _run(command: list[str]) -> None:
 # ----------------------------------------------------------------------------------------------------------- calling
 
 
+_Arguments = ParamSpec("_Arguments")
+
+
+def _running(call: Callable[_Arguments, KernelCall]) -> Callable[Concatenate[KernelLibrary, _Arguments], Tensor]:
+    """A method that makes the call and runs it."""
+
+    @functools.wraps(call)
+    def method(library: KernelLibrary, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Tensor:
+        return library.run(call(*args, **kwargs))
+
+    return method
+
+
 class KernelLibrary:
     """A built kernel library, loaded with its symbols kept to itself.
 
@@ -202,59 +216,6 @@ class KernelLibrary:
         self._kernels[call.kernel](ctypes.byref(call.arguments))
         return call.result
 
-    def packed_linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None = None
-    ) -> Tensor:
-        """See ``packed_linear_call``."""
-        return self.run(packed_linear_call(x, weight, bias, out_features, int8))
-
-    def packed_expert_linear(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        expert_index: Tensor,
-        out_features: int,
-        int8: Int8 | None = None,
-    ) -> Tensor:
-        """See ``packed_expert_linear_call``."""
-        return self.run(packed_expert_linear_call(x, weight, bias, expert_index, out_features, int8))
-
-    def slot_attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cache: Tensor,
-        batch_index: Tensor,
-        position_ids: Tensor,
-        sinks: Tensor | None,
-        k_offset: int,
-        v_offset: int,
-        ctx_len: int,
-        scale: float,
-        window: int = 0,
-        softcap: float = 0.0,
-        rope_cos: Tensor | None = None,
-        rope_sin: Tensor | None = None,
-    ) -> Tensor:
-        """See ``slot_attention_call``."""
-        return self.run(
-            slot_attention_call(
-                q,
-                k,
-                v,
-                cache,
-                batch_index,
-                position_ids,
-                sinks,
-                k_offset,
-                v_offset,
-                ctx_len,
-                scale,
-                window,
-                softcap,
-                rope_cos,
-                rope_sin,
-            )
-        )
+    packed_linear = _running(packed_linear_call)
+    packed_expert_linear = _running(packed_expert_linear_call)
+    slot_attention = _running(slot_attention_call)

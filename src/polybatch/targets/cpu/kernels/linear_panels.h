@@ -61,15 +61,14 @@ void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
   using Dot = typename Format::Dot;
   constexpr ptrdiff_t kStepBytes = kPanel * Dot::kPack * sizeof(typename Dot::Weight);
   const int64_t column = vector * kLanes;
-  const auto* const header = p.panel_of(vector) + vector % kPanelVectors * kLanes * Dot::kPack;
-  const PanelColumns<Dot> columns{header + Format::kHeaderSteps * kPanel * Dot::kPack, p.panel_elements()};
+  const PanelColumns<Dot> headers{p.panel_of(vector) + vector % kPanelVectors * kLanes * Dot::kPack, p.panel_elements()};
+  const PanelColumns<Dot> columns{headers.first + Format::kHeaderSteps * kPanel * Dot::kPack, headers.panel};
   typename Dot::Sum acc[ROWS][VECTORS];
   int lanes[VECTORS];
 #pragma GCC unroll 8
   for (int j = 0; j < VECTORS; ++j) {
     lanes[j] = static_cast<int>(std::clamp<int64_t>(p.out.out_features - (column + j * kLanes), 0, kLanes));
-    const auto start = Format::start(p.out, header + j / kPanelVectors * p.panel_elements() +
-                                                j % kPanelVectors * kLanes * Dot::kPack, column + j * kLanes, lanes[j]);
+    const auto start = Format::start(p.out, headers.at(j), column + j * kLanes, lanes[j]);
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) acc[i][j] = start;
   }

@@ -38,7 +38,7 @@ class QuantizedRows {
   static constexpr bool kInPlace = false;
   // `bytes` holds rows of padded features, `scales` one float a row.
   QuantizedRows(const MatrixRows<Element>& x, uint8_t* bytes, float* scales)
-      : x_(x), padded_((x.features() + kInt8Group - 1) / kInt8Group * kInt8Group), bytes_(bytes), scales_(scales) {}
+      : x_(x), padded_(padded(x.features())), bytes_(bytes), scales_(scales) {}
   static int64_t padded(int64_t features) { return (features + kInt8Group - 1) / kInt8Group * kInt8Group; }
   const uint8_t* operator[](int64_t i) const { return bytes_ + i * padded_; }
   int64_t stride() const { return padded_; }

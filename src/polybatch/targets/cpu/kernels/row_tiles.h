@@ -17,7 +17,9 @@ struct RowTiles {
   int64_t count, rows, longer;  // the first `longer` tiles have rows + 1
 
   RowTiles(int64_t total, int64_t max_rows, int64_t max_alone, int64_t fewest_of_several = 1)
-      : count(total <= max_alone ? (total > 0) : std::max(fewest_of_several, (total + max_rows - 1) / max_rows)), rows(count ? total / count : 0), longer(count ? total % count : 0) {}
+      : count(total <= max_alone ? (total > 0) : std::max(fewest_of_several, (total + max_rows - 1) / max_rows)),
+        rows(count ? total / count : 0),
+        longer(count ? total % count : 0) {}
   int size(int64_t tile) const { return static_cast<int>(rows + (tile < longer ? 1 : 0)); }
   int64_t begin(int64_t tile) const { return tile * rows + std::min(tile, longer); }  // begin(count) = all rows
 };

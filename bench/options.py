@@ -1,0 +1,32 @@
+"""The options that benchmarks have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from bench.peers.install import CACHE
+
+
+def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
+    """For ``python -m bench.NAME``; the description keeps its lines."""
+    return argparse.ArgumentParser(
+        prog=f"python -m bench.{name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """--threads, all of the machine's by default."""
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+
+
+def add_folders(parser: argparse.ArgumentParser, out: str) -> None:
+    """--out, by default the folder ``out``, and --cache."""
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
+
+
+def add_lock(parser: argparse.ArgumentParser) -> None:
+    """--lock, see ``bench.lock``."""
+    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
