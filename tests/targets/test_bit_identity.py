@@ -21,34 +21,33 @@ CROWD_TOKENS = 20
 Logits = list[NDArray[np.float32]]
 
 
-Builds = dict[tuple[str, str, str | None], Program]
-FORMATS = [("float32", None), ("bfloat16", None), ("float32", "int8"), ("bfloat16", "int8-weight-only")]
+Build = tuple[str, str, str | None]
+"""(isa, dtype, weights)"""
+
+
+def _builds() -> list[Build]:
+    """float on every instruction set here; int8 on the best and the plainest, which spares compiles."""
+    isas = [isa.name for isa in available_isas()]
+    floats = [(isa, dtype, None) for dtype in ("float32", "bfloat16") for isa in isas]
+    ends = dict.fromkeys([isas[0], "portable"])
+    formats = [("float32", "int8"), ("bfloat16", "int8-weight-only")]
+    return [*floats, *((isa, *format) for format in formats for isa in ends)]
 
 
 @pytest.fixture(scope="module")
-def builds() -> Builds:
-    """The programs made so far: one per instruction set and format, whatever order the tests run in."""
+def builds() -> dict[Build, Program]:
+    """The programs made so far, whatever order the tests run in."""
     return {}
 
 
-@pytest.fixture(scope="module", params=FORMATS, ids=["float32", "bfloat16", "int8", "int8-weight-only"])
-def format(request: pytest.FixtureRequest) -> tuple[str, str | None]:
-    """(dtype, weights)"""
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[isa.name for isa in available_isas()])
+@pytest.fixture(scope="module", params=_builds(), ids=lambda build: f"{build[0]}-{build[2] or build[1]}")
 def program(
-    format: tuple[str, str | None],
     request: pytest.FixtureRequest,
-    builds: Builds,
+    builds: dict[Build, Program],
     llama_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Program:
-    dtype, weights = format
-    key = (request.param, dtype, weights)
-    if weights is not None and request.param not in (available_isas()[0].name, "portable"):
-        pytest.skip("int8 is compiled for the best instruction set here and for the plainest")
+    key = isa, dtype, weights = request.param
     if key not in builds:
         builds[key] = AutoModelForCausalLM.from_pretrained(llama_dir, dtype=dtype).compile(
             tmp_path_factory.mktemp("identity") / "out.poly",
@@ -58,7 +57,7 @@ def program(
             ctx_len=256,
             prefill_seq_len=128,
             weights=weights,
-            isa=request.param,
+            isa=isa,
             profile=False,
         )
     return builds[key]
