@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polybatch.models.own_text import plain_attention
 from polybatch.models.products import ParameterProducts, Product, lies_in, offset_in
+from polybatch.models.reference import plain_attention
 from polybatch.ops import rounded_rows
 from polybatch.targets.base import RoundedWeight
 

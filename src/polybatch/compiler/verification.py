@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from transformers import PreTrainedModel
 
 from polybatch.compiler.rounding import RoundedModel
 from polybatch.errors import VerificationError
+from polybatch.models.reference import widened
 from polybatch.session import InferenceSession
 from polybatch.specialization import SpecializationTable
 from polybatch.targets.base import RoundedWeight
@@ -57,7 +57,7 @@ def verify_logits(
     prompts = _prompts(table, _random_text(model) if text is None else text.numpy().ravel())
     produced = _run(session, table, prompts)
     reference = RoundedModel(model, rounded)
-    with _widened(model):
+    with widened(model):
         exact = _model_logits(reference, prompts)
         flips = (
             _largest(_model_logits(reference, prompts, round_inputs=False), exact) if reference.rounds_inputs else 0.0
@@ -155,23 +155,6 @@ def _empty_step(shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[np.int6
     inputs = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
     inputs["position_ids"][:] = -1
     return inputs
-
-
-@contextmanager
-def _widened(model: PreTrainedModel) -> Iterator[None]:
-    """The model in float32 for a while, exactly as it is."""
-    narrow = [(tensor, tensor.dtype) for tensor in _float_tensors(model) if tensor.dtype != torch.float32]
-    for tensor, _ in narrow:
-        tensor.data = tensor.data.float()
-    try:
-        yield
-    finally:
-        for tensor, dtype in narrow:
-            tensor.data = tensor.data.to(dtype)
-
-
-def _float_tensors(model: PreTrainedModel) -> list[torch.Tensor]:
-    return [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
 
 
 def _model_logits(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polybatch.models.own_text import plain_attention
 from polybatch.models.products import ParameterProducts, Product
+from polybatch.models.reference import plain_attention
 
 SeenInputs = Mapping[int, list[Tensor]]
 """Rows [tokens, k] that a weight was multiplied with, by the address of the weight."""
