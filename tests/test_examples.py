@@ -34,7 +34,7 @@ def run_example(patch: pytest.MonkeyPatch, name: str, *args: object) -> None:
 
 
 def test_every_example_is_run_here():
-    tested = {"compile_and_generate.py", "low_level_session.py", "streaming.py", "sampling.py"}
+    tested = {"compile_and_generate.py", "low_level_session.py", "streaming.py", "sampling.py", "speculation.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -60,6 +60,13 @@ def test_streaming(monkeypatch, capsys, program_dir):
 def test_sampling(monkeypatch, capsys, program_dir):
     run_example(monkeypatch, "sampling.py", program_dir)
     assert "seed 42 alone gives the same tokens: True" in capsys.readouterr().out
+
+
+def test_speculation(monkeypatch, capsys, model_dir, tmp_path):
+    run_example(monkeypatch, "speculation.py", model_dir, tmp_path / "speculative.poly", "eager")
+    out = capsys.readouterr().out
+    assert "the same tokens: True" in out
+    assert "steps by (batch, K): {(1, " in out
 
 
 def test_the_example_of_the_readme(monkeypatch, capsys, model_dir, tmp_path):

@@ -60,12 +60,6 @@ class Sequence:
         """Choose the next token from float32 [vocab]."""
         return self._sampler.sample(logits, len(self.token_ids))
 
-    def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:
-        if proposal.distributions is None or column == len(proposal):
-            return self.sample(logits)
-        drafted, draft = proposal.token_ids[column], proposal.distributions[column]
-        return self._sampler.verify(logits, len(self.token_ids), drafted, draft)
-
     def accept(self, token_id: int) -> Delta:
         """Append a chosen token; the delta's ``finish_reason`` says whether it was the last."""
         self.token_ids.append(token_id)
@@ -90,6 +84,12 @@ class Sequence:
         request = self.request
         text, token_ids = "".join(self._text), tuple(self.token_ids)
         return Completion(request.request_id, text, token_ids, reason, request.prompt_token_ids, speculation)
+
+    def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:
+        if proposal.distributions is None or column == len(proposal):
+            return self.sample(logits)
+        drafted, draft = proposal.token_ids[column], proposal.distributions[column]
+        return self._sampler.verify(logits, len(self.token_ids), drafted, draft)
 
     def _rest(self) -> str:
         text = self._stop.feed(self._detokenizer.finish() if self._detokenizer else "")

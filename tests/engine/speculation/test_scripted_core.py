@@ -117,6 +117,16 @@ def test_max_tokens_is_exact_and_no_token_beyond_it_is_drafted():
     assert speculation.asked == [{0: 3}, {0: 1}]
 
 
+def test_a_proposer_that_says_too_much_is_cut_off():
+    class Talkative(Scripted):
+        def _propose(self, ask):
+            return Proposal(tuple(continuation(ask.tokens(0, len(ask)), 9)))
+
+    harness = Harness(speculative_program(), Talkative(nothing), K)
+    harness.add([1] * 60, max_tokens=100)
+    assert answers(harness.finish()) == [solo_tokens([1] * 60, 100)]
+
+
 def test_a_request_that_ends_is_forgotten():
     speculation = Scripted(always_right)
     harness = Harness(speculative_program(), speculation, K)

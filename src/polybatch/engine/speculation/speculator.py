@@ -70,7 +70,10 @@ class Speculator:
         proposals = self._proposer.propose(asks)
         self._offers = {ask.request_id: proposal for ask, proposal in zip(asks, proposals, strict=True)}
         kept = self._choice.to_verify(asks, proposals)
-        return tuple(row.proposing(proposal.trimmed(kept)) for row, proposal in zip(rows, proposals, strict=True))
+        return tuple(
+            row.proposing(proposal.trimmed(min(kept, ask.limit)))
+            for row, ask, proposal in zip(rows, asks, proposals, strict=True)
+        )
 
     def ran(self, batch: Batch) -> None:
         """A decode step has run."""
