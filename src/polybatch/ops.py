@@ -18,14 +18,16 @@ _LIBRARY.define(
     "Tensor? sinks, int k_offset, int v_offset, int ctx_len, float scale, int window, float softcap, "
     "Tensor? rope_cos=None, Tensor? rope_sin=None) -> Tensor"
 )
-_LIBRARY.define("packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features) -> Tensor")
+_LIBRARY.define(
+    "packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features, bool float_result=False) -> Tensor"
+)
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
 _LIBRARY.define(
     "packed_expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index, int out_features) -> Tensor"
 )
 _LIBRARY.define(
     "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
-    "bool quantize_activations) -> Tensor"
+    "bool quantize_activations, bool float_result=False) -> Tensor"
 )
 _LIBRARY.define(
     "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
@@ -157,8 +159,8 @@ def _slot_attention_shape(  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("polybatch::packed_linear", lib=_LIBRARY)
-def _packed_linear_shape(x, weight, bias, out_features):  # type: ignore[no-untyped-def]
-    return x.new_empty((*x.shape[:-1], out_features))
+def _packed_linear_shape(x, weight, bias, out_features, float_result=False):  # type: ignore[no-untyped-def]
+    return x.new_empty((*x.shape[:-1], out_features), dtype=torch.float32 if float_result else x.dtype)
 
 
 @torch.library.register_fake("polybatch::expert_linear", lib=_LIBRARY)
@@ -172,8 +174,10 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
 
 
 @torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
-def _packed_linear_int8_shape(x, weight, scale, bias, out_features, quantize_activations):  # type: ignore[no-untyped-def]
-    return x.new_empty((*x.shape[:-1], out_features))
+def _packed_linear_int8_shape(  # type: ignore[no-untyped-def]
+    x, weight, scale, bias, out_features, quantize_activations, float_result=False
+):
+    return x.new_empty((*x.shape[:-1], out_features), dtype=torch.float32 if float_result else x.dtype)
 
 
 @torch.library.register_fake("polybatch::packed_expert_linear_int8", lib=_LIBRARY)

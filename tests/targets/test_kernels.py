@@ -117,6 +117,20 @@ def test_linear_is_a_matrix_product(
 
 
 @dtypes
+@pytest.mark.parametrize("m", [1, 5, 40])
+@pytest.mark.parametrize("int8", [None, False, True], ids=["float", "int8-weight-only", "int8"])
+def test_a_float_result_is_the_result_before_rounding(
+    kernels: KernelLibrary, dtype: torch.dtype, m: int, int8: bool | None
+) -> None:
+    x, weight, bias = seeded(m, 65, dtype=dtype), seeded(70, 65, seed=1), seeded(70, seed=2)
+    packed, scale = (pack_linear(weight, dtype), None) if int8 is None else pack_linear_int8(weight)
+    how = None if int8 is None else Int8(scale, int8)
+    exact = kernels.packed_linear(x, packed, bias, 70, how, float_result=True)
+    assert exact.dtype == torch.float32
+    assert_same_bits(exact.to(dtype), kernels.packed_linear(x, packed, bias, 70, how))
+
+
+@dtypes
 @pytest.mark.parametrize("k", [576, 61])
 def test_a_row_of_linear_has_the_same_bits_in_any_company(kernels: KernelLibrary, dtype: torch.dtype, k: int) -> None:
     n = 200

@@ -12,6 +12,7 @@ from polybatch.kv_layout import KVLayout
 from polybatch.models.export import export_step
 from polybatch.targets.base import BuildRequest, BuildResult
 from polybatch.targets.cpu.calibration import observe_inputs
+from polybatch.targets.cpu.float_results import keep_float_results
 from polybatch.targets.cpu.fusion import fuse_rotary
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
@@ -35,6 +36,7 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     request.progress("packing weights")
     fuse_rotary(graph)
     rounded = pack_weights(graph, plan, examples)
+    keep_float_results(graph)
     request.progress("compiling the graph")
     constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
     request.progress("storing weights")

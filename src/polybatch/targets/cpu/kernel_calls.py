@@ -30,6 +30,7 @@ class _LinearCall(ctypes.Structure):
         ("y", _pointer),
         ("scale", _pointer),
         ("quantize_rows", _int64),
+        ("float_result", _int64),
     ]
 
 
@@ -106,13 +107,18 @@ class Int8:
 
 
 def packed_linear_call(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out_features: int,
+    int8: Int8 | None = None,
+    float_result: bool = False,
 ) -> KernelCall:
     """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
 
-    With ``int8`` the weight is from ``pack_linear_int8``.
+    With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums are returned as they are, fp32.
     """
-    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, ())
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (), float_result)
     return KernelCall("packed_linear", linear, result, lent)
 
 
@@ -137,7 +143,13 @@ def packed_expert_linear_call(
 
 
 def _linear_arguments(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int, int8: Int8 | None, stack: tuple[int, ...]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out_features: int,
+    int8: Int8 | None,
+    stack: tuple[int, ...],
+    float_result: bool = False,
 ) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
     """A linear's arguments, its result and the tensors they point to; what is constant has leading sizes ``stack``."""
     in_features = x.shape[-1]
@@ -157,7 +169,7 @@ def _linear_arguments(
     rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
     weight = weight.contiguous()
     bias, scale = (None if vector is None else vector.contiguous() for vector in (bias, scale))
-    y = x.new_empty(*x.shape[:-1], out_features)
+    y = x.new_empty(*x.shape[:-1], out_features, dtype=torch.float32 if float_result else x.dtype)
     call = _LinearCall(
         _ELEMENTS[x.dtype],
         rows.shape[0],
@@ -170,6 +182,7 @@ def _linear_arguments(
         y.data_ptr(),
         None if scale is None else scale.data_ptr(),
         int8 is not None and int8.quantize_activations,
+        float_result,
     )
     return call, y, (rows, weight, bias, scale)
 

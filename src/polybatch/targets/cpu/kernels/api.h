@@ -11,7 +11,8 @@ extern "C" {
 enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 
 // y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W too unless there is a scale: then W
-// is int8, a column of it standing for scale times what is stored. y is contiguous. See linear_formats.h.
+// is int8, a column of it standing for scale times what is stored. With float_result y is fp32 in any case: what was summed,
+// not rounded. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
   int64_t rows, in_features, out_features;
@@ -22,6 +23,7 @@ struct PolybatchLinear {
   void* y;
   const float* scale;     // [out_features] or null
   int64_t quantize_rows;  // int8 W only: 1 = x becomes int8 too, row by row
+  int64_t float_result;
 };
 
 // Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other; linear.bias

@@ -61,7 +61,8 @@ class LinearCall {
     const PolybatchLinear& call = *call_;
     const int64_t n = call.out_features;
     const MatrixRows<Input> x(call.x, call.x_row_stride, order, call.in_features);
-    LinearOutput<Out> out{static_cast<Out*>(call.y), order, n, call.bias ? call.bias + expert * n : nullptr,
+    float* const y_float = call.float_result ? static_cast<float*>(call.y) : nullptr;
+    LinearOutput<Out> out{static_cast<Out*>(call.y), y_float, order, n, call.bias ? call.bias + expert * n : nullptr,
                           call.scale ? call.scale + expert * n : nullptr, nullptr};
     if constexpr (Format::Rows::kInPlace) {
       products_.push_back({{x, rows}, out});

@@ -17,6 +17,7 @@ inline int64_t panels_of(int64_t out_features) { return (out_features + kPanel -
 template <class Out>
 struct LinearOutput {
   Out* y;
+  float* y_float;          // takes the results in place of y; or null
   const int64_t* y_order;  // row i goes to row y_order[i] of y; null: to row i
   int64_t out_features;
   const float* bias;       // [out_features] or null

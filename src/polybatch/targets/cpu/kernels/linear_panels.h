@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "linear_formats.h"
@@ -56,6 +57,28 @@ struct Product {
   int64_t units() const { return strips() * x.tiles.count; }
 };
 
+// Writes what became of a tile's sums to `matrix`, from `column` on.
+template <class Format, class Out, int ROWS, int VECTORS>
+POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
+                                 const typename Format::Dot::Sum (&acc)[ROWS][VECTORS], const int (&lanes)[VECTORS]) {
+#pragma GCC unroll 8
+  for (int j = 0; j < VECTORS; ++j) {
+    if (lanes[j] == 0) continue;
+    const auto finish = Format::finish(p.out, column + j * kLanes, lanes[j]);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) {
+      const int64_t row = p.x.tiles.begin(tile) + i;
+      Out* y = matrix + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
+      const F16 result = finish(acc[i][j], row);
+      if (lanes[j] == kLanes) {
+        store(y, result);
+      } else {
+        store_first(y, result, lanes[j]);
+      }
+    }
+  }
+}
+
 template <class Format, int ROWS, int VECTORS, bool PACKED>
 void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
   using Dot = typename Format::Dot;
@@ -84,21 +107,10 @@ void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
     accumulate_tile<Dot>(acc, p.x.template in_place<ROWS>(), columns, p.x.steps,
                          PrefetchLines<VECTORS>{bytes + kStreamAhead});
   }
-#pragma GCC unroll 8
-  for (int j = 0; j < VECTORS; ++j) {
-    if (lanes[j] == 0) continue;
-    const auto finish = Format::finish(p.out, column + j * kLanes, lanes[j]);
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) {
-      const int64_t row = p.x.tiles.begin(tile) + i;
-      auto* y = p.out.y + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
-      const F16 result = finish(acc[i][j], row);
-      if (lanes[j] == kLanes) {
-        store(y, result);
-      } else {
-        store_first(y, result, lanes[j]);
-      }
-    }
+  if (std::is_same_v<typename Format::Out, float> || p.out.y_float == nullptr) {
+    write_tile(p, p.out.y, column, tile, acc, lanes);
+  } else {
+    write_tile(p, p.out.y_float, column, tile, acc, lanes);
   }
 }
 

@@ -39,25 +39,25 @@ AOTITorchError fill_linear(const char* op, const Tensor& x, const Tensor& weight
   return error;
 }
 
-AOTITorchError new_result(const Tensor& x, int64_t out_features, AtenTensorHandle* result) {
+AOTITorchError new_result(const Tensor& x, const PolybatchLinear& call, AtenTensorHandle* result) {
   std::vector<int64_t> sizes(x.sizes, x.sizes + x.dim);
-  sizes.back() = out_features;
-  return new_contiguous(sizes, x.dtype, result);
+  sizes.back() = call.out_features;
+  return new_contiguous(sizes, call.float_result ? aoti_torch_dtype_float32() : x.dtype, result);
 }
 
 int64_t element_size(int64_t element) { return element == kPolybatchBFloat16 ? sizeof(BFloat16) : sizeof(float); }
 
 AOTITorchError packed_linear(const char* op, AtenTensorHandle x_handle, AtenTensorHandle weight_handle,
                              AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features, bool quantize_rows,
-                             AtenTensorHandle* result) {
+                             bool float_result, AtenTensorHandle* result) {
   const Tensor x(x_handle), weight(weight_handle);
   PolybatchLinear call{};
   const AOTITorchError error = fill_linear(op, x, weight, scale, bias, 1, out_features, call);
   if (error != AOTI_TORCH_SUCCESS) return error;
-  if (new_result(x, out_features, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
+  call.quantize_rows = quantize_rows, call.float_result = float_result;
+  if (new_result(x, call, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.element));
   call.rows = rows.count, call.x = rows.data, call.x_row_stride = rows.stride, call.y = Tensor(*result).data;
-  call.quantize_rows = quantize_rows;
   polybatch_packed_linear(&call);
   return AOTI_TORCH_SUCCESS;
 }
@@ -79,7 +79,7 @@ AOTITorchError packed_expert_linear(const char* op, AtenTensorHandle x_handle, A
   for (int64_t row = 0; row < index.numel; ++row)
     if (call.expert_index[row] < 0 || call.expert_index[row] >= call.experts)
       return fail(op, "an expert_index is not an expert of the weight");
-  if (new_result(x, out_features, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
+  if (new_result(x, call.linear, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.linear.element));
   call.linear.rows = rows.count, call.linear.x = rows.data, call.linear.x_row_stride = rows.stride;
   call.linear.y = Tensor(*result).data, call.linear.quantize_rows = quantize_rows;
@@ -94,19 +94,21 @@ extern "C" {
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, AtenTensorHandle weight,
                                                              AtenTensorHandle* bias, int64_t out_features,
-                                                             AtenTensorHandle* ret0) {
+                                                             int32_t float_result, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear";
-  return polybatch::guarded(
-      kOp, [&] { return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, false, ret0); });
+  return polybatch::guarded(kOp, [&] {
+    return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, false, float_result != 0, ret0);
+  });
 }
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear_int8(AtenTensorHandle x, AtenTensorHandle weight,
                                                                   AtenTensorHandle scale, AtenTensorHandle* bias,
                                                                   int64_t out_features, int32_t quantize_activations,
-                                                                  AtenTensorHandle* ret0) {
+                                                                  int32_t float_result, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear_int8";
   return polybatch::guarded(kOp, [&] {
-    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, quantize_activations != 0, ret0);
+    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, quantize_activations != 0,
+                                    float_result != 0, ret0);
   });
 }
 
