@@ -116,7 +116,7 @@ def packed_linear_call(
 ) -> KernelCall:
     """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
 
-    With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums are returned as they are, fp32.
+    With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums come back as they are, fp32.
     """
     linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (), float_result)
     return KernelCall("packed_linear", linear, result, lent)
