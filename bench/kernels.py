@@ -29,10 +29,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from polybatch.kv_layout import KVLayout, LayerKV
+from polybatch.targets.cpu.cache_packing import KernelPacking
 from polybatch.targets.cpu.isa import Isa, resolve_isa
 from polybatch.targets.cpu.kernel_calls import KernelCall, packed_linear_call, slot_attention_call
 from polybatch.targets.cpu.native import KERNEL_DIR, KernelLibrary, build_kernels, find_compiler
-from polybatch.targets.cpu.packing import kv_head_elements, pack_linear
+from polybatch.targets.cpu.packing import pack_linear
 
 SHAPES = ["1x1", "2x1", "8x1", "32x1", "128x1", "1x8", "8x8", "1x128"]
 SLOTS, CTX_LEN, POSITION = 128, 2048, 512
@@ -121,13 +123,11 @@ class OurStep:
             for _ in range(model.layers)
         ]
         self._lm_head = pack_linear(torch.randn(model.vocab, model.hidden) * 0.05, dtype)
-        self._k_head, self._v_head = kv_head_elements(model.head_dim, model.head_dim, CTX_LEN, dtype)
-        self._layer = model.kv_heads * (self._k_head + self._v_head)
-        self._cache = torch.zeros(SLOTS, model.layers * self._layer, dtype=dtype)
-        for layer in range(model.layers):
-            at = layer * self._layer
-            for offset, stride in ((at, self._k_head), (at + model.kv_heads * self._k_head, self._v_head)):
-                touch(self._cache, offset, stride, model.kv_heads, TOUCHED * model.head_dim)
+        kv = LayerKV(model.kv_heads, model.head_dim, model.head_dim)
+        self._layout = KVLayout.build([kv] * model.layers, CTX_LEN, KernelPacking(dtype))
+        self._cache = torch.zeros(SLOTS, self._layout.slot_elements, dtype=dtype)
+        used = -(-TOUCHED // self._layout.chunk_positions) * self._layout.chunk_elements
+        self._cache[:, :used] = torch.randn(used).to(dtype)
 
     def _op(self, kind: str, call: KernelCall) -> Op:
         return kind, partial(self._kernels.run, call)
@@ -144,9 +144,9 @@ class OurStep:
             ops.append(self._op("qkv", qkv_call))
             split = qkv_call.result.view(batch, tokens, -1, model.head_dim).transpose(1, 2)
             q, k, v = split.split([model.heads, model.kv_heads, model.kv_heads], dim=1)
-            at = layer * self._layer
+            at = self._layout.offsets[layer]
             attention = slot_attention_call(
-                q, k, v, self._cache, index, positions, None, at, at + model.kv_heads * self._k_head, CTX_LEN,
+                q, k, v, self._cache, index, positions, None, at.keys, at.values, CTX_LEN,
                 model.head_dim**-0.5,
             )  # fmt: skip
             ops.append(self._op("attention", attention))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -27,43 +28,64 @@ class CacheSpec:
 
 @dataclass(frozen=True)
 class LayerOffsets:
-    """Element offsets of one layer's keys and values from the start of a slot."""
+    """Element offsets of one layer's keys and values from the start of a chunk."""
 
     keys: int
     values: int
 
 
-HeadElements = Callable[[LayerKV, int], tuple[int, int]]
-"""(layer, ctx_len) -> elements that one head's keys and one head's values take."""
+class CachePacking(Protocol):
+    """A target's own way to lay out the positions of a slot."""
+
+    def chunk_positions(self, ctx_len: int) -> int:
+        """Positions that lie together, with every layer's keys and values; a slot is a row of such chunks."""
+        ...
+
+    def layer_elements(self, layer: LayerKV, positions: int) -> tuple[int, int]:
+        """Of one layer in a chunk: elements from its first key to its first value, and elements in all."""
+        ...
 
 
 @dataclass(frozen=True)
 class KVLayout:
-    """One slot = every layer's keys and values, one after the other; slots lie one after the other in the cache."""
+    """One slot = chunks of positions, one after the other; slots lie one after the other in the cache.
+
+    A chunk holds every layer's keys and values of its positions.
+    """
 
     layers: tuple[LayerKV, ...]
     ctx_len: int
     offsets: tuple[LayerOffsets, ...]
-    slot_elements: int
+    chunk_positions: int
+    chunk_elements: int
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.ctx_len // self.chunk_positions)
+
+    @property
+    def slot_elements(self) -> int:
+        return self.chunks * self.chunk_elements
 
     @classmethod
-    def build(
-        cls, layers: Sequence[LayerKV], ctx_len: int, head_elements: HeadElements, alignment: int = 1
-    ) -> KVLayout:
-        """Lay the layers out one after the other, each starting at a multiple of ``alignment`` elements.
-
-        ``head_elements`` is the target's own packing rule.
-        """
+    def build(cls, layers: Sequence[LayerKV], ctx_len: int, packing: CachePacking, alignment: int = 1) -> KVLayout:
+        """Lay the layers of a chunk out one after the other; a chunk takes a multiple of ``alignment`` elements."""
+        positions = packing.chunk_positions(ctx_len)
         offsets = []
         end = 0
         for layer in layers:
-            keys, values = head_elements(layer, ctx_len)
-            offsets.append(LayerOffsets(end, end + layer.kv_heads * keys))
-            end += layer.kv_heads * (keys + values)
-            end += -end % alignment
-        return cls(tuple(layers), ctx_len, tuple(offsets), end)
+            values, elements = packing.layer_elements(layer, positions)
+            offsets.append(LayerOffsets(end, end + values))
+            end += elements
+        return cls(tuple(layers), ctx_len, tuple(offsets), positions, end + -end % alignment)
 
 
-def plain_head_elements(layer: LayerKV, ctx_len: int) -> tuple[int, int]:
-    """The rule of the ``eager`` target: keys [ctx_len, key_dim], values [ctx_len, value_dim], row-major."""
-    return ctx_len * layer.key_dim, ctx_len * layer.value_dim
+class PlainPacking:
+    """The rule of the ``eager`` target: one chunk; keys [kv_heads, ctx_len, key_dim], then values alike, row-major."""
+
+    def chunk_positions(self, ctx_len: int) -> int:
+        return ctx_len
+
+    def layer_elements(self, layer: LayerKV, positions: int) -> tuple[int, int]:
+        keys = layer.kv_heads * positions * layer.key_dim
+        return keys, keys + layer.kv_heads * positions * layer.value_dim

@@ -6,7 +6,7 @@ import pytest
 import torch
 from architectures import SUPPORTED, make_model
 
-from polybatch.kv_layout import KVLayout, plain_head_elements
+from polybatch.kv_layout import KVLayout, PlainPacking
 from polybatch.models.export import export_step
 from polybatch.models.guard import check_supported
 from polybatch.targets.cpu.fusion import fuse_rotary
@@ -18,7 +18,7 @@ NOT_ROTATED_ALIKE = ("gpt2", "gptj", "cohere", "phi")  # learned, interleaved, i
 @pytest.mark.parametrize("name", ROTATED + NOT_ROTATED_ALIKE)
 def test_the_fused_graph_gives_the_same_logits(name: str) -> None:
     model = make_model(SUPPORTED[name])
-    layout = KVLayout.build(check_supported(model), 32, plain_head_elements)
+    layout = KVLayout.build(check_supported(model), 32, PlainPacking())
     with torch.no_grad():
         graph, _ = export_step(model, layout)
         tokens = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))

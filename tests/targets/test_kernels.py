@@ -13,19 +13,15 @@ from torch import Tensor
 
 from polybatch.errors import CompilerError
 from polybatch.kv_layout import KVLayout, LayerKV
+from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer
 from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
 from polybatch.targets.cpu.kernel_calls import Int8
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
 from polybatch.targets.cpu.packing import (
-    kv_head_elements,
-    pack_keys,
     pack_linear,
     pack_linear_int8,
-    pack_values,
-    unpack_keys,
     unpack_linear,
     unpack_linear_int8,
-    unpack_values,
 )
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -336,9 +332,7 @@ GEOMETRIES = {
 
 def two_layers(g: Geometry, dtype: torch.dtype) -> KVLayout:
     layer = LayerKV(g.kv_heads, g.head_dim, g.value_dim)
-    return KVLayout.build(
-        [layer, layer], g.ctx_len, lambda kv, ctx: kv_head_elements(kv.key_dim, kv.value_dim, ctx, dtype)
-    )
+    return KVLayout.build([layer, layer], g.ctx_len, KernelPacking(dtype))
 
 
 class Layer:
@@ -361,8 +355,7 @@ class Layer:
         for slot, length in enumerate(lengths):
             k, v = self.k[slot].clone(), self.v[slot].clone()
             k[:, length:], v[:, length:] = float("nan"), float("nan")
-            pack_keys(cache[slot], self.offsets.keys, k)
-            pack_values(cache[slot], self.offsets.values, v)
+            SlotLayer(cache[slot], self.layout, 1).write(k, v)
         return cache
 
     def step(self, cache: Tensor, rows: list[tuple[int, list[int]]]) -> Tensor:
@@ -383,11 +376,8 @@ class Layer:
         )  # fmt: skip
 
     def read(self, slot: Tensor) -> tuple[Tensor, Tensor]:
-        g = self.g
-        return (
-            unpack_keys(slot, self.offsets.keys, g.kv_heads, g.head_dim, g.ctx_len),
-            unpack_values(slot, self.offsets.values, g.kv_heads, g.value_dim, g.ctx_len),
-        )
+        layer = SlotLayer(slot, self.layout, 1)
+        return layer.keys(), layer.values()
 
     def expected(self, slot: int, position: int) -> Tensor:
         """The attention output [H, DV] of one token, in float64."""
@@ -492,8 +482,9 @@ def test_only_the_new_positions_of_live_tokens_are_written(
         assert_same_bits(v_after, v)
     for slot in (0, 2, 4):
         assert_same_bits(cache[slot], raw_before[slot])
+    chunks = (cache.shape[0], layer.layout.chunks, layer.layout.chunk_elements)
     first_layer = slice(0, layer.offsets.keys)
-    assert_same_bits(cache[:, first_layer], raw_before[:, first_layer])
+    assert_same_bits(cache.view(chunks)[..., first_layer], raw_before.view(chunks)[..., first_layer])
     assert not out[0, 2:].any() and not out[2].any()  # padding rows are exactly zero
 
 
@@ -519,7 +510,7 @@ def test_a_batch_of_no_live_rows_is_legal(kernels: KernelLibrary, dtype: torch.d
 
 
 @dtypes
-@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "short_ctx"])
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "short_ctx", "several_chunks"])
 def test_reading_a_slot_gives_back_what_was_written(dtype: torch.dtype, geometry: str) -> None:
     g = GEOMETRIES[geometry]
     layout = two_layers(g, dtype)
@@ -531,9 +522,9 @@ def test_reading_a_slot_gives_back_what_was_written(dtype: torch.dtype, geometry
         )
         for i in range(2)
     ]
-    for at, (k, v) in zip(layout.offsets, written, strict=True):
-        pack_keys(slot, at.keys, k)
-        pack_values(slot, at.values, v)
-    for at, (k, v) in zip(layout.offsets, written, strict=True):
-        assert_same_bits(unpack_keys(slot, at.keys, g.kv_heads, g.head_dim, g.ctx_len), k)
-        assert_same_bits(unpack_values(slot, at.values, g.kv_heads, g.value_dim, g.ctx_len), v)
+    for index, (k, v) in enumerate(written):
+        SlotLayer(slot, layout, index).write(k, v)
+    for index, (k, v) in enumerate(written):
+        layer = SlotLayer(slot, layout, index)
+        assert_same_bits(layer.keys(), k)
+        assert_same_bits(layer.values(), v)

@@ -8,7 +8,7 @@ from architectures import SUPPORTED, make_model
 from test_kernels import seeded
 from torch import Tensor, fx
 
-from polybatch.kv_layout import KVLayout, plain_head_elements
+from polybatch.kv_layout import KVLayout, PlainPacking
 from polybatch.models.export import export_step
 from polybatch.models.guard import check_supported
 from polybatch.ops import rounded_rows
@@ -90,7 +90,7 @@ def test_each_expert_has_scales_of_its_own() -> None:
 
 def packed_graph(name: str, weights: str | None) -> fx.GraphModule:
     model = make_model(SUPPORTED[name])
-    layout = KVLayout.build(check_supported(model), 32, plain_head_elements)
+    layout = KVLayout.build(check_supported(model), 32, PlainPacking())
     graph, _ = export_step(model, layout)
     text = torch.randint(0, 200, (2, 30), generator=torch.Generator().manual_seed(0))
     pack_weights(graph, WEIGHT_PLANS[weights], observe_inputs(model, text))
@@ -114,7 +114,7 @@ def test_routers_stay_float_and_the_output_projection_keeps_its_inputs() -> None
 def test_a_router_as_wide_as_other_products_is_known_by_what_it_feeds() -> None:
     assert count(packed_graph("qwen3_moe", "int8"), "packed_linear") == 2
     model = make_model(SUPPORTED["qwen3_moe"], num_experts=64)
-    layout = KVLayout.build(check_supported(model), 32, plain_head_elements)
+    layout = KVLayout.build(check_supported(model), 32, PlainPacking())
     graph, _ = export_step(model, layout)
     pack_weights(graph, WEIGHT_PLANS["int8"], {})
     assert count(graph, "packed_linear") == 2

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramVersionError, SpecializationError
 from polybatch.specialization import BatchingConfig, Phase, Specialization, SpecializationTable
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 MANIFEST_NAME = "manifest.json"
 _NEEDED_FILES = {
     "cpu": ("graph.so", "kernels.so", "weights.safetensors"),
@@ -128,7 +128,7 @@ class Manifest(_Record):
     The writer fills in ``files`` and ``checksum``, the sha256 of all other fields as canonical JSON.
     """
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     created: str
     created_by: CreatedBy
     target: Literal["cpu", "eager", "qaic"]

@@ -58,7 +58,7 @@ class _SlotAttentionCall(ctypes.Structure):
         ("v", _pointer),
         ("v_strides", _int64 * 3),
         ("cache", _pointer),
-        ("slot_stride", _int64),
+        ("slot_elements", _int64),
         ("k_offset", _int64),
         ("v_offset", _int64),
         ("ctx_len", _int64),
@@ -204,7 +204,7 @@ def slot_attention_call(
     rope_cos: Tensor | None = None,
     rope_sin: Tensor | None = None,
 ) -> KernelCall:
-    """Write k, v into ``cache`` [slots, slot_stride] in place, then attend to the live positions of each slot.
+    """Write k, v into ``cache`` [slots, slot_elements] in place, then attend to the live positions of each slot.
 
     q [B, H, S, D], k [B, HK, S, D], v [B, HK, S, DV], batch_index [B] or [B, 1], position_ids [B, S] with -1 for
     padding, sinks float32 [H] or None, rope_cos and rope_sin float32 [B, S, D] (one layout) or None.
@@ -236,7 +236,7 @@ def slot_attention_call(
         q.data_ptr(), (_int64 * 3)(*q.stride()[:3]),
         k.data_ptr(), (_int64 * 3)(*k.stride()[:3]),
         v.data_ptr(), (_int64 * 3)(*v.stride()[:3]),
-        cache.data_ptr(), cache.stride(0), k_offset, v_offset, ctx_len,
+        cache.data_ptr(), cache.shape[1], k_offset, v_offset, ctx_len,
         batch_index.data_ptr(), position_ids.data_ptr(), batch_index.stride(0),
         (_int64 * 2)(*position_ids.stride()),
         None if sinks is None else sinks.data_ptr(), *_rope(rope_cos, rope_sin), scale, softcap, window, out.data_ptr(),

@@ -1,6 +1,6 @@
-"""The memory layouts that the native kernels read; the same for every instruction set.
+"""The layout of weights that the native kernels read; the same for every instruction set.
 
-``kernels/linear_panels.h`` and ``kernels/cache_layout.h`` hold the C++ side.
+``kernels/linear_panels.h`` holds the C++ side.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ LINEAR_PANEL = 32
 _INT8_GROUP = 4
 _INT8_LARGEST = 127
 
-POSITION_GROUP = 16
-"""Positions whose K lie side by side; a slot's ctx_len is rounded up to whole groups."""
-
 
 def elements_per_group(dtype: torch.dtype) -> int:
     """Elements of the reduced dimension that one step of a kernel takes: 1 for float32, 2 for bfloat16."""
@@ -27,7 +24,8 @@ def elements_per_group(dtype: torch.dtype) -> int:
     raise ValueError(f"the kernels have no {dtype} mode; choose torch.float32 or torch.bfloat16")
 
 
-def _round_up(value: int, multiple: int) -> int:
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of ``multiple`` that is not below ``value``."""
     return -(-value // multiple) * multiple
 
 
@@ -49,7 +47,7 @@ def pack_linear(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     out_features, in_features = weight.shape
     shape = packed_linear_shape(out_features, in_features, dtype)
     group = elements_per_group(dtype)
-    padded_k = _round_up(in_features, group)
+    padded_k = round_up(in_features, group)
     rows = torch.zeros(shape[0] * LINEAR_PANEL, padded_k, dtype=dtype)
     rows[:out_features, :in_features] = weight
     panels = rows.reshape(shape[0], LINEAR_PANEL, padded_k // group, group).permute(0, 2, 1, 3)
@@ -111,61 +109,3 @@ def unpack_linear_int8(packed: Tensor, scale: Tensor, in_features: int) -> Tenso
     """The float32 weight [N, K] that ``pack_linear_int8``'s result stands for."""
     rows = packed[:, 1:].transpose(1, 2).reshape(packed.shape[0] * LINEAR_PANEL, -1)
     return rows[: scale.shape[0], :in_features] * scale[:, None]
-
-
-def kv_head_elements(key_dim: int, value_dim: int, ctx_len: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Elements that one head's keys and one head's values take in a slot.
-
-    Keys are [ctx/16][ceil(D/P)][16][P], values [ctx/P][DV][P], with P = ``elements_per_group`` and ctx = ctx_len
-    rounded up to 16. A layer's heads lie one after the other.
-    """
-    ctx = _round_up(ctx_len, POSITION_GROUP)
-    return ctx * _round_up(key_dim, elements_per_group(dtype)), ctx * value_dim
-
-
-def _keys_view(slot: Tensor, offset: int, kv_heads: int, key_dim: int, ctx_len: int) -> Tensor:
-    """Keys of one layer in ``slot`` as [HK, ctx/16, 16, ceil(D/P), P], sharing its memory."""
-    size, _ = kv_head_elements(key_dim, 0, ctx_len, slot.dtype)
-    group = elements_per_group(slot.dtype)
-    groups = _round_up(ctx_len, POSITION_GROUP) // POSITION_GROUP
-    stored = slot[offset : offset + kv_heads * size].view(kv_heads, groups, -1, POSITION_GROUP, group)
-    return stored.permute(0, 1, 3, 2, 4)
-
-
-def _values_view(slot: Tensor, offset: int, kv_heads: int, value_dim: int, ctx_len: int) -> Tensor:
-    """Values of one layer in ``slot`` as [HK, ctx/P, P, DV], sharing its memory."""
-    _, size = kv_head_elements(0, value_dim, ctx_len, slot.dtype)
-    group = elements_per_group(slot.dtype)
-    ctx = _round_up(ctx_len, POSITION_GROUP)
-    stored = slot[offset : offset + kv_heads * size].view(kv_heads, ctx // group, value_dim, group)
-    return stored.permute(0, 1, 3, 2)
-
-
-def unpack_keys(slot: Tensor, offset: int, kv_heads: int, key_dim: int, ctx_len: int) -> Tensor:
-    """Keys [HK, ctx_len, D] of the layer at element ``offset`` of a flat slot, as a copy."""
-    view = _keys_view(slot, offset, kv_heads, key_dim, ctx_len)
-    return view.reshape(kv_heads, view.shape[1] * POSITION_GROUP, -1)[:, :ctx_len, :key_dim].clone()
-
-
-def unpack_values(slot: Tensor, offset: int, kv_heads: int, value_dim: int, ctx_len: int) -> Tensor:
-    """Values [HK, ctx_len, DV] of the layer at element ``offset`` of a flat slot, as a copy."""
-    view = _values_view(slot, offset, kv_heads, value_dim, ctx_len)
-    return view.reshape(kv_heads, -1, value_dim)[:, :ctx_len].clone()
-
-
-def pack_keys(slot: Tensor, offset: int, keys: Tensor) -> None:
-    """Write keys [HK, ctx_len, D] into a flat slot: the inverse of ``unpack_keys``. Padding becomes 0."""
-    kv_heads, ctx_len, key_dim = keys.shape
-    view = _keys_view(slot, offset, kv_heads, key_dim, ctx_len)
-    padded = torch.zeros(kv_heads, view.shape[1] * POSITION_GROUP, view.shape[3] * view.shape[4], dtype=slot.dtype)
-    padded[:, :ctx_len, :key_dim] = keys
-    view.copy_(padded.view(view.shape))
-
-
-def pack_values(slot: Tensor, offset: int, values: Tensor) -> None:
-    """Write values [HK, ctx_len, DV] into a flat slot: the inverse of ``unpack_values``. Padding becomes 0."""
-    kv_heads, ctx_len, value_dim = values.shape
-    view = _values_view(slot, offset, kv_heads, value_dim, ctx_len)
-    padded = torch.zeros(kv_heads, view.shape[1] * view.shape[2], value_dim, dtype=slot.dtype)
-    padded[:, :ctx_len] = values
-    view.copy_(padded.view(view.shape))

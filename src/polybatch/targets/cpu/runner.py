@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
 from pathlib import Path
@@ -11,10 +12,10 @@ import numpy as np
 import torch
 
 from polybatch.errors import ProgramCorruptError, ProgramError
-from polybatch.kv_layout import CacheSpec, KVLayout, LayerKV
+from polybatch.kv_layout import CacheSpec, KVLayout
 from polybatch.targets.base import Float32Array, Int64Array, SlotKV
+from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer
 from polybatch.targets.cpu.native import KernelLibrary
-from polybatch.targets.cpu.packing import kv_head_elements, unpack_keys, unpack_values
 from polybatch.targets.cpu.padding import live_step
 from polybatch.weights import PAGE_BYTES, map_safetensors
 
@@ -26,11 +27,7 @@ WEIGHTS = "weights.safetensors"
 def cache_layout(cache: CacheSpec) -> KVLayout:
     """Where the kernels keep each layer's keys and values inside a slot."""
     dtype = getattr(torch, cache.dtype)
-
-    def head_elements(layer: LayerKV, ctx_len: int) -> tuple[int, int]:
-        return kv_head_elements(layer.key_dim, layer.value_dim, ctx_len, dtype)
-
-    return KVLayout.build(cache.layers, cache.ctx_len, head_elements, alignment=PAGE_BYTES // dtype.itemsize)
+    return KVLayout.build(cache.layers, cache.ctx_len, KernelPacking(dtype), alignment=PAGE_BYTES // dtype.itemsize)
 
 
 def open_graph(folder: Path) -> tuple[Any, KernelLibrary]:
@@ -69,16 +66,27 @@ def _map_once(path: Path) -> dict[str, torch.Tensor]:
     return _mapped[identity]
 
 
-def _untouched_zeros(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """A zero tensor on anonymous pages that take memory only once they are written; torch.zeros writes them all."""
+_HUGE_PAGE_BYTES = 2 << 20
+
+
+def _empty_cache(layout: KVLayout, slots: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros [slots, slot_elements] on anonymous pages that take memory only once they are written.
+
+    torch.zeros writes them all. Huge pages are read faster (private mappings only get them); they are asked for where a
+    chunk, which is what a sequence takes at a time, fills most of one.
+    """
+    size = slots * layout.slot_elements * dtype.itemsize
     try:
-        pages = mmap.mmap(-1, rows * columns * dtype.itemsize)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise ProgramError(
-            f"cannot reserve {rows * columns * dtype.itemsize} bytes for a KV cache of {rows} slots ({error}); "
+            f"cannot reserve {size} bytes for a KV cache of {slots} slots ({error}); "
             "recompile with a smaller full_batch_size or ctx_len"
         ) from error
-    return torch.frombuffer(pages, dtype=dtype).view(rows, columns)
+    if layout.chunk_elements * dtype.itemsize > _HUGE_PAGE_BYTES // 2 and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype).view(slots, layout.slot_elements)
 
 
 class CpuRunner:
@@ -90,7 +98,7 @@ class CpuRunner:
         self._graph, self._kernels = open_graph(folder)
         self._weights = self._lend_weights(folder)
         self._layout = cache_layout(cache)
-        self._cache = _untouched_zeros(cache.slots, self._layout.slot_elements, getattr(torch, cache.dtype))
+        self._cache = _empty_cache(self._layout, cache.slots, getattr(torch, cache.dtype))
         self._threads = threads
 
     def _lend_weights(self, folder: Path) -> dict[str, torch.Tensor]:
@@ -114,16 +122,12 @@ class CpuRunner:
             self._kernels.set_num_threads(before)
 
     def read_slot(self, slot: int) -> SlotKV:
-        row, ctx_len = self._cache[slot], self._layout.ctx_len
-        both = list(zip(self._layout.layers, self._layout.offsets, strict=True))
-        keys = [unpack_keys(row, at.keys, kv.kv_heads, kv.key_dim, ctx_len) for kv, at in both]
-        values = [unpack_values(row, at.values, kv.kv_heads, kv.value_dim, ctx_len) for kv, at in both]
-        return SlotKV(tuple(keys), tuple(values))
+        layers = [SlotLayer(self._cache[slot], self._layout, index) for index in range(len(self._layout.layers))]
+        return SlotKV(tuple(layer.keys() for layer in layers), tuple(layer.values() for layer in layers))
 
     def reset(self) -> None:
         """A new cache of untouched pages costs less than clearing the old one."""
-        slots, elements = self._cache.shape
-        self._cache = _untouched_zeros(slots, elements, self._cache.dtype)
+        self._cache = _empty_cache(self._layout, self._cache.shape[0], self._cache.dtype)
 
     def close(self) -> None:
         self._cache = torch.zeros(0, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from polybatch.kv_layout import CacheSpec, KVLayout, plain_head_elements
+from polybatch.kv_layout import CacheSpec, KVLayout, PlainPacking
 from polybatch.models import attention, experts
 from polybatch.models.loading import model_from_state
 from polybatch.models.step import StepModule
@@ -79,7 +79,7 @@ class EagerRunner:
 
 
 def _layout(cache: CacheSpec) -> KVLayout:
-    return KVLayout.build(cache.layers, cache.ctx_len, plain_head_elements)
+    return KVLayout.build(cache.layers, cache.ctx_len, PlainPacking())
 
 
 def _distinct_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -45,7 +45,7 @@ struct PolybatchSlotAttention {
   const void* v;  // [batch, kv_heads, tokens, value_dim]
   int64_t v_batch_stride, v_head_stride, v_token_stride;
   void* cache;
-  int64_t slot_stride, k_offset, v_offset, ctx_len;
+  int64_t slot_elements, k_offset, v_offset, ctx_len;  // slots lie one after the other
   const int64_t* batch_index;   // [batch]
   const int64_t* position_ids;  // [batch, tokens], -1 = padding
   int64_t batch_index_stride, position_batch_stride, position_token_stride;

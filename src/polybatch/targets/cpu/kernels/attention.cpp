@@ -143,9 +143,9 @@ class SlotAttention {
     const bool here = (block + 1) * kBlock + kBlock / 2 <= std::min(item.end, item.chunk_end * kChunk);
     const Item& of = here ? item : next;
     const int64_t b = here ? block + 1 : next.first_block();
-    const CacheLayout<Dot>& layout = call_.layout;
-    return {reinterpret_cast<const char*>(call_.k_head(of.batch, of.kv_head) + b * (kBlock / kLanes) * layout.k_group()),
-            reinterpret_cast<const char*>(call_.v_head(of.batch, of.kv_head) + b * kBlock * layout.value_dim)};
+    const int64_t at = call_.layout.block_offset(b);
+    return {reinterpret_cast<const char*>(call_.k_head(of.batch, of.kv_head) + at),
+            reinterpret_cast<const char*>(call_.v_head(of.batch, of.kv_head) + at)};
   }
 
   static void merge(int64_t rows, SoftmaxState& state, const SoftmaxState& later) {

@@ -27,11 +27,11 @@ struct AttentionCall {
   const int64_t group;  // query heads of a K/V head
 
   explicit AttentionCall(const PolybatchSlotAttention& args)
-      : args(args), layout(args.ctx_len, args.head_dim, args.value_dim), group(args.heads / args.kv_heads) {}
+      : args(args), layout(args.ctx_len, args.slot_elements, args.head_dim, args.value_dim), group(args.heads / args.kv_heads) {}
 
   int64_t position(int64_t b, int64_t s) const { return position_of(args, b, s); }
-  Element* k_head(int64_t b, int64_t h) const { return slot(b) + args.k_offset + h * layout.k_head_elements(); }
-  Element* v_head(int64_t b, int64_t h) const { return slot(b) + args.v_offset + h * layout.v_head_elements(); }
+  Element* k_head(int64_t b, int64_t h) const { return slot(b) + args.k_offset + h * layout.head_elements(); }
+  Element* v_head(int64_t b, int64_t h) const { return slot(b) + args.v_offset + h * layout.head_elements(); }
   Element* out_row(int64_t b, int64_t s, int64_t head) const {
     return static_cast<Element*>(args.out) + ((b * args.tokens + s) * args.heads + head) * args.value_dim;
   }
@@ -62,7 +62,7 @@ struct AttentionCall {
 
  private:
   Element* slot(int64_t b) const {
-    return static_cast<Element*>(args.cache) + args.batch_index[b * args.batch_index_stride] * args.slot_stride;
+    return static_cast<Element*>(args.cache) + args.batch_index[b * args.batch_index_stride] * args.slot_elements;
   }
   void copy_head(const Element* x, int64_t b, int64_t s, Element* to) const {
     if (args.rope_cos == nullptr) {

@@ -13,8 +13,6 @@
 
 namespace polybatch {
 
-inline constexpr int kBlock = 64;     // positions of one step of the running softmax
-inline constexpr int kChunk = 256;    // positions of one running softmax
 inline constexpr int kRowBlock = 60;  // query rows whose state stays in the L1 cache beside a block of K and V
 
 struct Item {

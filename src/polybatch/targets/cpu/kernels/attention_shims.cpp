@@ -5,6 +5,13 @@
 namespace polybatch {
 namespace {
 
+template <class Dot>
+bool fits_in_chunk(const CacheLayout<Dot>& layout, int64_t kv_heads, int64_t k_offset, int64_t v_offset) {
+  const int64_t to_last = kv_heads * layout.head_elements() - layout.block_elements();
+  return k_offset >= 0 && v_offset >= 0 && k_offset + to_last + layout.k_elements() <= layout.chunk_elements &&
+         v_offset + to_last + kBlock * layout.value_dim <= layout.chunk_elements;
+}
+
 AOTITorchError slot_attention(AtenTensorHandle q_handle, AtenTensorHandle k_handle, AtenTensorHandle v_handle,
                               AtenTensorHandle cache_handle, AtenTensorHandle batch_index_handle,
                               AtenTensorHandle position_ids_handle, AtenTensorHandle* sinks_handle, int64_t k_offset,
@@ -22,21 +29,18 @@ AOTITorchError slot_attention(AtenTensorHandle q_handle, AtenTensorHandle k_hand
     return fail(kOp, "q, k, v and the cache must all be float32 or all be bfloat16");
   if (index.dtype != aoti_torch_dtype_int64() || positions.dtype != aoti_torch_dtype_int64())
     return fail(kOp, "batch_index and position_ids must be int64");
-  if (!q.rows_are_contiguous() || !k.rows_are_contiguous() || !v.rows_are_contiguous() || !cache.rows_are_contiguous())
-    return fail(kOp, "the last dimension of q, k, v and the cache must be contiguous");
+  if (!q.rows_are_contiguous() || !k.rows_are_contiguous() || !v.rows_are_contiguous() || !cache.is_contiguous())
+    return fail(kOp, "the last dimension of q, k and v must be contiguous, and the cache in all dimensions");
   const int64_t batch = q.sizes[0], heads = q.sizes[1], tokens = q.sizes[2], head_dim = q.sizes[3];
   const int64_t kv_heads = k.sizes[1], value_dim = v.sizes[3];
   if (k.sizes[0] != batch || v.sizes[0] != batch || k.sizes[2] != tokens || v.sizes[2] != tokens ||
       k.sizes[3] != head_dim || v.sizes[1] != kv_heads || kv_heads == 0 || heads % kv_heads != 0 ||
       index.numel != batch || positions.sizes[0] != batch || positions.sizes[1] != tokens)
     return fail(kOp, "the shapes of q, k, v, batch_index and position_ids do not fit together");
-  const CacheLayout<DotF32> fp32(ctx_len, head_dim, value_dim);
-  const CacheLayout<DotBF16> bf16(ctx_len, head_dim, value_dim);
-  const bool is_bf16 = element == kPolybatchBFloat16;
-  const int64_t k_end = k_offset + kv_heads * (is_bf16 ? bf16.k_head_elements() : fp32.k_head_elements());
-  const int64_t v_end = v_offset + kv_heads * (is_bf16 ? bf16.v_head_elements() : fp32.v_head_elements());
-  if (k_offset < 0 || v_offset < 0 || k_end > cache.sizes[1] || v_end > cache.sizes[1])
-    return fail(kOp, "the layer's K or V lies outside the slot");
+  const bool fits = element == kPolybatchBFloat16
+                        ? fits_in_chunk<DotBF16>({ctx_len, cache.sizes[1], head_dim, value_dim}, kv_heads, k_offset, v_offset)
+                        : fits_in_chunk<DotF32>({ctx_len, cache.sizes[1], head_dim, value_dim}, kv_heads, k_offset, v_offset);
+  if (!fits) return fail(kOp, "the layer's K or V lies outside the slot");
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t slot = static_cast<const int64_t*>(index.data)[b * index.strides[0]];
     for (int64_t s = 0; s < tokens; ++s) {
@@ -74,7 +78,7 @@ AOTITorchError slot_attention(AtenTensorHandle q_handle, AtenTensorHandle k_hand
   call.k = k.data, call.k_batch_stride = k.strides[0], call.k_head_stride = k.strides[1];
   call.v = v.data, call.v_batch_stride = v.strides[0], call.v_head_stride = v.strides[1];
   call.q_token_stride = q.strides[2], call.k_token_stride = k.strides[2], call.v_token_stride = v.strides[2];
-  call.cache = cache.data, call.slot_stride = cache.strides[0];
+  call.cache = cache.data, call.slot_elements = cache.sizes[1];
   call.k_offset = k_offset, call.v_offset = v_offset, call.ctx_len = ctx_len;
   call.batch_index = static_cast<const int64_t*>(index.data), call.batch_index_stride = index.strides[0];
   call.position_ids = static_cast<const int64_t*>(positions.data);

@@ -25,7 +25,7 @@ struct QueryRow {
   int64_t token, head, position;
 };
 
-// The rows of an item, and the K and V of its sequence and head.
+// The rows of an item, and where the K and V of its sequence and head begin.
 template <class Dot>
 struct AttentionRows {
   using Element = typename Dot::Element;
@@ -61,7 +61,8 @@ class AttentionTile {
 
   AttentionTile(const AttentionCall<Dot>& call, const AttentionRows<Dot>& on, SoftmaxState& state, int64_t row,
                 int64_t block, NextBlock next)
-      : call_(call), on_(on), state_(state), row_(row), base_(block * kBlock), next_(next),
+      : call_(call), on_(on), state_(state), row_(row), base_(block * kBlock), at_(call.layout.block_offset(block)),
+        next_(next),
         cap_(call.args.softcap > 0 ? call.args.scale / call.args.softcap : 0.0f),
         scale_((cap_ != 0 ? call.args.softcap : call.args.scale) * kLog2E) {}
 
@@ -121,7 +122,7 @@ class AttentionTile {
       for (int j = 0; j < VECTORS; ++j) raw[i][j] = zero();
     const int64_t width = call_.query_width();
     const RowsInPlace<Dot, ROWS> queries(on_.queries + row_ * width, width);
-    const Columns<Dot> keys{on_.k + (base_ / kLanes + vector) * layout.k_group(), layout.k_step(), layout.k_group()};
+    const Columns<Dot> keys{on_.k + at_ + vector * layout.k_group(), layout.k_step(), layout.k_group()};
     accumulate_tile<Dot>(raw, queries, keys, layout.head_steps,
                          ahead<VECTORS>(next_.k + vector * layout.head_steps * kCacheLine));
     if (cap_ == 0) return;
@@ -196,7 +197,7 @@ class AttentionTile {
       for (int j = 0; j < VECTORS; ++j)
         acc[i][j] = load(out + i * state_.width + j * kLanes) * broadcast(scale_of_[i]);
     const Element* weights = on_.weights + begin;
-    const Columns<Dot> values{on_.v + (base_ + begin) / kPack * layout.v_step() + d * kPack, layout.v_step(),
+    const Columns<Dot> values{on_.v + at_ + begin / kPack * layout.v_step() + d * kPack, layout.v_step(),
                               kLanes * kPack};
     accumulate_tile<Dot>(acc, RowsInPlace<Dot, ROWS>(weights, kBlock), values, steps,
                          ahead<VECTORS>(next_.v + d / kLanes * (kBlock / kPack) * kCacheLine), loader);
@@ -222,7 +223,7 @@ class AttentionTile {
   const AttentionCall<Dot>& call_;
   const AttentionRows<Dot>& on_;
   SoftmaxState& state_;
-  const int64_t row_, base_;
+  const int64_t row_, base_, at_;
   const NextBlock next_;
   const float cap_, scale_;
   int low_, high_;                      // what some row of the tile sees of the block
