@@ -6,7 +6,8 @@ import time
 from engine_mock import MockProgram
 
 from polybatch.engine.core import EngineCore
-from polybatch.engine.request import Request, SamplingParams
+from polybatch.engine.request import Request
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
 from polybatch.engine.stats import StatsCollector

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from polybatch.engine.request import SamplingParams
 from polybatch.engine.sampler import Sampler
+from polybatch.engine.sampling_params import SamplingParams
 
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
 

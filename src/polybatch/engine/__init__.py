@@ -3,11 +3,13 @@
 from polybatch.engine.engine import Engine
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
 from polybatch.engine.prompts import Prompt
-from polybatch.engine.request import Completion, Delta, FinishReason, SamplingParams
+from polybatch.engine.request import Completion, Delta, FinishReason, TokenLogprobs
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.draft_model import DraftModel
 from polybatch.engine.speculation.prompt_lookup import PromptLookup
 from polybatch.engine.speculation.stats import SpeculationStats
 from polybatch.engine.stats import EngineStats, SpecializationStats
+from polybatch.engine.structured import StructuredOutput
 
 __all__ = [
     "AsyncRequestHandle",
@@ -23,4 +25,6 @@ __all__ = [
     "SamplingParams",
     "SpecializationStats",
     "SpeculationStats",
+    "StructuredOutput",
+    "TokenLogprobs",
 ]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
+from polybatch.engine.admission import Admission
 from polybatch.engine.batch import Batch, StepRow, decode_batches
 from polybatch.engine.detokenizer import Detokenizer, special_ids
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
@@ -34,6 +37,7 @@ class EngineCore:
         stats: StatsCollector,
         clock: _Clock = time.perf_counter,
         speculator: Speculator | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._program = program
         self._session = session
@@ -45,7 +49,9 @@ class EngineCore:
         self._speculator = speculator
         self._continuous = program.table.config.continuous_batching
         self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
+        self._admission = admission
         self._sequences: dict[int, LiveSequence] = {}
+        self._deadlines: list[tuple[float, int]] = []  # a heap; requests that have ended are left in it
 
     def add(self, requests: Sequence[Request]) -> None:
         """Queue validated requests next to each other; an exception fails all of them and nothing else."""
@@ -68,19 +74,13 @@ class EngineCore:
             detokenizer=detokenizer,
         )
         self.scheduler.add(request.request_id, len(request.prompt_token_ids))
+        if request.deadline_s is not None:
+            heapq.heappush(self._deadlines, (request.deadline_s, request.request_id))
         self._report_load()
 
     def abort(self, request_id: int) -> None:
         """End a request, queued or live, with finish_reason "abort"; one that has ended already is left alone."""
-        sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return
-        try:
-            delta = sequence.abort()
-        except Exception as error:  # the tokenizer could not decode the rest
-            self._fail(request_id, error)
-        else:
-            self._finish(delta, "abort")
+        self._end(request_id, "abort")
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``, whatever state an error in the engine has left behind."""
@@ -90,6 +90,7 @@ class EngineCore:
 
     def step(self) -> bool:
         """Run one prefill chunk or one decode step; False when there was nothing to do."""
+        self._end_overdue()
         plan = self.scheduler.plan()
         self._report_load()
         if plan is None:
@@ -152,6 +153,21 @@ class EngineCore:
         else:
             self._finish(delta, delta.finish_reason)
 
+    def _end_overdue(self) -> None:
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            self._end(heapq.heappop(self._deadlines)[1], "timeout")
+
+    def _end(self, request_id: int, reason: Literal["abort", "timeout"]) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
+        try:
+            delta = sequence.cut(reason)
+        except Exception as error:  # the tokenizer could not decode the rest
+            self._fail(request_id, error)
+        else:
+            self._finish(delta, reason)
+
     def _finish(self, delta: Delta, reason: FinishReason) -> None:
         sequence = self._sequences[delta.request_id]
         counts = None if self._speculator is None else self._speculator.stats(delta.request_id)
@@ -177,7 +193,7 @@ class EngineCore:
         if request.request_id in self._sequences:
             self._fail(request.request_id, error)
         else:
-            self._stats.finished("error")
+            self._leave("error")
             request.emit(error)
 
     def _release(self, request_id: int, outcome: str) -> None:
@@ -186,8 +202,13 @@ class EngineCore:
         self.scheduler.remove(request_id)
         if self._speculator is not None:
             self._speculator.forget(request_id)
-        self._stats.finished(outcome)
+        self._leave(outcome)
         self._report_load()
+
+    def _leave(self, outcome: str) -> None:
+        self._stats.finished(outcome)
+        if self._admission is not None:
+            self._admission.leave()
 
     def _report_load(self) -> None:
         self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)

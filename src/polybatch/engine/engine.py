@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from polybatch.engine.admission import Admission
+from polybatch.engine.checks import as_number
 from polybatch.engine.core import EngineCore
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
 from polybatch.engine.process import OwnerProcess
 from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
 from polybatch.engine.protocols import ProgramLike
-from polybatch.engine.request import Completion, Request, SamplingParams
+from polybatch.engine.request import Completion, Request
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
 from polybatch.engine.stats import EngineStats, StatsCollector
@@ -34,10 +38,13 @@ class Engine:
     speculation: PromptLookup() or DraftModel(program); None decodes one token at a time. It changes no greedy answer
         and no distribution that tokens are sampled from. fixed_k: draft up to this many tokens in every step, instead
         of the K that promises most. ValueError when the program has no rows for it.
+    max_queue: most requests that may wait for a slot; None lets any number wait.
+    prefix_cache: let a request start from what a slot holds of its prompt.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
     id outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a tokenizer; TypeError for what
-    is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
+    is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``,
+    EngineDrainingError after ``drain``, and QueueFullError when there is no room in the queue for all of the prompts.
     """
 
     def __init__(
@@ -47,10 +54,13 @@ class Engine:
         *,
         fixed_k: int | None = None,
         threads: int | None = None,
+        max_queue: int | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         self._owner = OwnerProcess()
         self._prompts = PromptEncoder(program)
         self._ids = itertools.count()
+        self._admission = Admission(program.full_batch_size, max_queue)
         opened = contextlib.ExitStack()
         try:
             session = program.session(threads)
@@ -59,8 +69,15 @@ class Engine:
             if speculator is not None:
                 opened.callback(speculator.close)
             self._stats = StatsCollector(None if speculator is None else speculator.total)
-            core = EngineCore(program, session, self._prompts.tokenizer, self._stats, speculator=speculator)
-            self._worker = Worker(core, on_exit=opened.close)
+            core = EngineCore(
+                program,
+                session,
+                self._prompts.tokenizer,
+                self._stats,
+                speculator=speculator,
+                admission=self._admission,
+            )
+            self._worker = Worker(core, opened.close, self._admission)
         except BaseException:
             opened.close()
             raise
@@ -95,13 +112,21 @@ class Engine:
                 handle.abort()
             raise
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> RequestHandle:
         """Start one request and iterate over its deltas; closing or dropping the iterator aborts the request."""
-        return self.add_request(prompt, params)
+        return self.add_request(prompt, params, timeout_s=timeout_s)
 
-    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
-        """Queue one request and return at once; the handle iterates, waits for the result, or aborts."""
-        return self._start(RequestHandle, [self._encode(prompt, params)])[0]
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> RequestHandle:
+        """Queue one request and return at once; the handle iterates, waits for the result, or aborts.
+
+        timeout_s: after so many seconds, queued or running, the request ends with finish_reason "timeout" and what it
+            has so far; None is no limit.
+        """
+        return self._start(RequestHandle, [self._encode(prompt, params)], timeout_s)[0]
 
     async def agenerate(
         self,
@@ -118,9 +143,11 @@ class Engine:
                 handle.abort()
             raise
 
-    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncRequestHandle:
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> AsyncRequestHandle:
         """``stream`` for asyncio; call it inside a running event loop. Cancelling the reader aborts the request."""
-        return self._start(AsyncRequestHandle, [self._encode(prompt, params)])[0]
+        return self._start(AsyncRequestHandle, [self._encode(prompt, params)], timeout_s)[0]
 
     def abort(self, request_id: int) -> None:
         """End a request before its next step, with finish_reason "abort"; one that has ended is left alone."""
@@ -133,15 +160,24 @@ class Engine:
         self._owner.check()
         return self._stats.snapshot()
 
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Take no more requests and wait for those that are there; False if some are left after ``timeout_s``.
+
+        From then on requests get EngineDrainingError. Call ``close`` afterwards; it fails what is left.
+        """
+        self._owner.check()
+        return self._admission.drain(timeout_s)
+
     def close(self) -> None:
         """Stop after the current step; pending requests get EngineClosedError. May be called again."""
         self._worker.close()
 
-    def _start(self, kind: type[_Handle], encoded: Sequence[_Encoded]) -> list[_Handle]:
+    def _start(self, kind: type[_Handle], encoded: Sequence[_Encoded], timeout_s: float | None = None) -> list[_Handle]:
+        deadline_s = None if timeout_s is None else time.perf_counter() + as_number("timeout_s", timeout_s, 0)
         handles = [kind(next(self._ids), token_ids, self.abort) for token_ids, _ in encoded]
         self._worker.submit(
             [
-                Request(handle.request_id, handle.prompt_token_ids, params, handle.sink)
+                Request(handle.request_id, handle.prompt_token_ids, params, handle.sink, deadline_s)
                 for handle, (_, params) in zip(handles, encoded, strict=True)
             ]
         )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polybatch.engine.protocols import Logits
-from polybatch.engine.request import SamplingParams
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation import acceptance
 from polybatch.engine.speculation.acceptance import Probabilities
 

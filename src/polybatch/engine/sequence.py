@@ -75,9 +75,9 @@ class Sequence:
             reason = "stop"
         return self._delta(text, (token_id,), reason)
 
-    def abort(self) -> Delta:
-        """The last delta of a request whose caller left; releases the text held back so far."""
-        return self._delta(self._rest(), (), "abort")
+    def cut(self, reason: FinishReason) -> Delta:
+        """The last delta of a request that ends without a token, early; releases the text held back so far."""
+        return self._delta(self._rest(), (), reason)
 
     def completion(self, reason: FinishReason, speculation: SpeculationStats | None = None) -> Completion:
         """The whole result."""

@@ -13,8 +13,8 @@ from engine_harness import Harness
 from engine_mock import VOCAB, mock_program
 from scripted import Scripted
 
-from polybatch.engine.request import SamplingParams
 from polybatch.engine.sampler import Sampler
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation import acceptance
 from polybatch.engine.speculation.draft_model import DraftModel
 from polybatch.engine.speculation.proposal import Proposal
