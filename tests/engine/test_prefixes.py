@@ -11,16 +11,8 @@ from speculation.mock_scripts import wrong_at
 SYSTEM = list(range(100, 120))
 
 
-def harness(batches=(1, 2, 4), copies=True, speculation=None, **options):
-    made = Harness(mock_program(batches, **options), speculation, prefix_cache=True)
-    if not copies:  # found when the core is made, so make it again
-        made.session.__class__ = NoCopies
-        made.core.scheduler._prefixes._copies = False
-    return made
-
-
-class NoCopies(type(mock_program().session())):
-    copies_slots = False
+def harness(batches=(1, 2, 4), speculation=None, **options):
+    return Harness(mock_program(batches, **options), speculation, prefix_cache=True)
 
 
 def finish_one(made, prompt, max_tokens=4):
@@ -105,7 +97,7 @@ def test_the_only_slot_is_reused_as_far_as_it_goes():
 
 
 def test_a_target_that_cannot_copy_starts_from_a_free_slot_or_not_at_all():
-    made = harness(copies=False)
+    made = harness(copies_slots=False)
     made.add([*SYSTEM, 1], max_tokens=30)
     made.step(6)
     made.add([*SYSTEM, 2], max_tokens=3)
@@ -158,8 +150,8 @@ REQUEST = st.tuples(PROMPT, st.integers(1, 12), st.integers(0, 9), st.none() | s
 def test_whatever_comes_and_goes_the_answers_are_those_without_reuse(requests, slots, copies, speculate):
     table_options = {"num_speculative_tokens": [0, 3]} if speculate else None
     speculation = Scripted(wrong_at(2)) if speculate else None
-    options = {"full_batch_size": slots, "prefill_seq_len": 5, "table_options": table_options}
-    made = harness([slots], copies, speculation, **options)
+    options = {"copies_slots": copies, "full_batch_size": slots, "prefill_seq_len": 5, "table_options": table_options}
+    made = harness([slots], speculation, **options)
     for prompt, max_tokens, pause, abort_after in requests:
         request_id = made.add(prompt, max_tokens=max_tokens)
         if abort_after is not None:
