@@ -208,3 +208,33 @@ def test_drafts_that_the_grammar_refuses_are_not_verified():
     made.add([1], structured=REGEX, max_tokens=8)
     (outcome,) = made.finish()
     assert outcome.speculation.drafted == 0
+
+
+class Three:
+    """A constraint that always allows the tokens 0, 1 and 2 of four."""
+
+    complete = False
+
+    def mask(self, logits):
+        logits[3] = -np.inf
+
+    def accept(self, token_id):
+        assert token_id < 3
+
+    def valid_prefix(self, token_ids):
+        return next((i for i, token in enumerate(token_ids) if token == 3), len(token_ids))
+
+
+def test_drawn_drafts_that_are_refused_leave_the_distribution_as_it_is():
+    target, draft = np.array([0.1, 0.3, 0.2, 0.4]), np.array([0.3, 0.1, 0.1, 0.5])
+    draws = np.random.default_rng(0).choice(4, p=draft, size=6000)
+    counts = np.zeros(3)
+    logits = np.log(np.stack([target, target])).astype(np.float32)
+    params = SamplingParams(temperature=1.0)
+    for drawn in draws.tolist():
+        sequence = Sequence(
+            Request(0, (1,), params, print, None, Three()), ctx_len=9, eos_token_ids=(), detokenizer=None
+        )
+        proposal = sequence.allowed(Proposal((drawn,), draft[None]))
+        counts[sequence.extend(logits[: len(proposal) + 1], proposal).token_ids[0]] += 1
+    np.testing.assert_allclose(counts / counts.sum(), target[:3] / target[:3].sum(), atol=0.025)
