@@ -238,3 +238,8 @@ def test_drawn_drafts_that_are_refused_leave_the_distribution_as_it_is():
         proposal = sequence.allowed(Proposal((drawn,), draft[None]))
         counts[sequence.extend(logits[: len(proposal) + 1], proposal).token_ids[0]] += 1
     np.testing.assert_allclose(counts / counts.sum(), target[:3] / target[:3].sum(), atol=0.025)
+
+
+def test_an_answer_that_must_be_empty_is():
+    outcome = answer([1], structured=StructuredOutput("regex", ""), min_tokens=3)
+    assert (outcome.text, outcome.token_ids, outcome.finish_reason) == ("", (EOS,), "stop")
