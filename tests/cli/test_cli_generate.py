@@ -149,7 +149,7 @@ def test_what_cannot_run_is_one_line(run, program_dir, options, words):
 
 
 def test_penalties_change_the_answer(run, program_dir):
-    options = ("generate", program_dir, "-p", "Hello", "--max-tokens", "24", "--json")
+    options = ("generate", program_dir, "-p", "Hello", "--max-tokens", "150", "--json")
     plain = json.loads(run(*options).stdout)["completions"][0]["token_ids"]
     for penalty in ("--presence-penalty", "--frequency-penalty", "--repetition-penalty"):
         data = json.loads(run(*options, penalty, "2").stdout)
