@@ -106,6 +106,14 @@ def test_a_deadline_ends_a_request_that_still_waits():
     assert answers(harness.finish()[:1]) == [solo_tokens([1], 20)]
 
 
+def test_deadlines_of_requests_that_have_ended_do_not_pile_up():
+    harness = Harness(mock_program())
+    for i in range(300):
+        harness.add([1], max_tokens=1, deadline_s=1e9 + i)
+        harness.step(2)
+    assert len(harness.core._deadlines) < 100
+
+
 def test_a_timeout_is_counted_from_the_call():
     program = mock_program()
     with Engine(program) as engine:

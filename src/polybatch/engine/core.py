@@ -21,6 +21,7 @@ from polybatch.engine.stats import SlotState, StatsCollector
 from polybatch.errors import ProgramError
 
 _Clock = Callable[[], float]
+_SPARE_DEADLINES = 64
 
 
 class EngineCore:
@@ -88,7 +89,7 @@ class EngineCore:
         )
         self.scheduler.add(request.request_id, len(request.prompt_token_ids))
         if request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (request.deadline_s, request.request_id))
+            self._set_deadline(request.request_id, request.deadline_s)
         self._report_load()
 
     def abort(self, request_id: int) -> None:
@@ -186,6 +187,12 @@ class EngineCore:
             sequence.reused_tokens = row.start
             self._stats.reused(row.start)
         self._stats.tokens(prompt=len(row.token_ids))
+
+    def _set_deadline(self, request_id: int, deadline_s: float) -> None:
+        if len(self._deadlines) > 2 * len(self._sequences) + _SPARE_DEADLINES:  # most have ended long before
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._sequences]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, request_id))
 
     def _end_overdue(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= self._clock():
