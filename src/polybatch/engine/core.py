@@ -156,14 +156,18 @@ class EngineCore:
         self._stats.step(batch.specialization, len(batch.rows), batch.padding_rows, step_ms)
         if self._speculator is not None and batch.specialization.phase == "decode":
             self._speculator.ran(batch)
+        best = batch.best_tokens(logits)
         for index, row in enumerate(batch.rows):
             try:
-                self._advance(row, batch.row_logits(logits, index))
+                self._advance(row, batch.row_logits(logits, index), best[index])
             except Exception as error:  # a sampler or tokenizer error is this row's alone
                 self._fail(row.request_id, error)
 
-    def _advance(self, row: StepRow, logits: Logits) -> None:
-        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab]."""
+    def _advance(self, row: StepRow, logits: Logits, best: int | None) -> None:
+        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab].
+
+        best: the most probable token, where it is known already.
+        """
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
             self._count_prompt(sequence, row)
@@ -172,7 +176,7 @@ class EngineCore:
             delta = sequence.extend(logits)
             sequence.first_token_s = self._clock()
         else:
-            delta = sequence.extend(logits, row.proposal)
+            delta = sequence.extend(logits, row.proposal, best)
             self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over
             if self._speculator is not None:
                 self._speculator.score(row, delta.token_ids)
