@@ -9,7 +9,7 @@ from engine_mock import mock_program, solo_tokens
 
 from polybatch.engine import Engine
 from polybatch.engine.admission import Admission
-from polybatch.errors import EngineDrainingError, QueueFullError, RequestFailedError
+from polybatch.errors import EngineClosedError, EngineDrainingError, QueueFullError, RequestFailedError
 
 
 @pytest.fixture
@@ -154,3 +154,15 @@ def test_closing_ends_a_drain():
     thread.join(5)
     assert drained == [True]
     handle.abort()
+
+
+def test_an_engine_that_stops_on_an_error_of_its_own_ends_a_drain(monkeypatch):
+    program = mock_program()
+    engine = Engine(program)
+    monkeypatch.setattr(engine._core.scheduler, "remove", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(engine._core.scheduler, "plan", lambda: 1 / 0)
+    handle = engine.add_request([1], greedy(3))
+    assert engine.drain(10) is True
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        handle.result()

@@ -104,8 +104,9 @@ class EngineCore:
         sequence = None if live is None else self._sequences.get(live.request_id)
         if live is None or sequence is None:
             return SlotState(slot, None, self.scheduler.kept_tokens(slot))
-        generated, since = len(sequence.token_ids), sequence.first_token_s
-        speed = (generated - 1) / (self._clock() - since) if since is not None and generated > 1 else None
+        generated, now = len(sequence.token_ids), self._clock()
+        elapsed_s = now - (now if sequence.first_token_s is None else sequence.first_token_s)
+        speed = (generated - 1) / elapsed_s if generated > 1 and elapsed_s > 0 else None
         return SlotState(slot, live.request_id, live.cached_tokens, live.prompt_tokens, generated, speed)
 
     def fail_all(self, error: Exception) -> None:
