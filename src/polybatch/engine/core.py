@@ -10,7 +10,7 @@ from typing import Literal
 
 from polybatch.engine.admission import Admission
 from polybatch.engine.batch import Batch, StepRow, decode_batches
-from polybatch.engine.detokenizer import Detokenizer, special_ids
+from polybatch.engine.detokenizer import Detokenizer, TokenTexts
 from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
@@ -44,9 +44,8 @@ class EngineCore:
     ) -> None:
         self._program = program
         self._session = session
-        self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids(program)
-        self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
+        self._texts = None if tokenizer is None else TokenTexts(tokenizer)
         self._stats = stats
         self._clock = clock
         self._speculator = speculator
@@ -80,7 +79,7 @@ class EngineCore:
                 raise
 
     def _queue(self, request: Request) -> None:
-        detokenizer = Detokenizer(self._tokenizer, self._special) if self._tokenizer is not None else None
+        detokenizer = None if self._texts is None else Detokenizer(self._texts)
         self._sequences[request.request_id] = LiveSequence(
             request,
             ctx_len=self._program.ctx_len,
