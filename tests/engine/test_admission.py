@@ -1,5 +1,6 @@
 """The bound on the queue, deadlines, and draining."""
 
+import random
 import threading
 import time
 
@@ -166,3 +167,39 @@ def test_an_engine_that_stops_on_an_error_of_its_own_ends_a_drain(monkeypatch):
     engine.close()
     with pytest.raises(EngineClosedError):
         handle.result()
+
+
+def test_clients_that_come_and_leave_at_random_leave_nothing_behind():
+    program = mock_program([1, 2, 4], full_batch_size=4)
+    wrong: list[object] = []
+
+    def client(engine, seed):
+        rng = random.Random(seed)
+        for i in range(25):
+            prompt = [1, 2, 3, 4, 5, 6, 7, 8, rng.randrange(9), *[seed] * rng.randrange(9)]
+            try:
+                timeout_s = rng.choice([None, None, 0.002])
+                handle = engine.add_request(prompt, greedy(1 + rng.randrange(20)), timeout_s=timeout_s)
+            except QueueFullError:
+                time.sleep(0.002)
+                continue
+            if i % 3 == 0:
+                next(handle)
+                handle.close()
+                continue
+            got = handle.result()
+            if got.token_ids != solo_tokens(prompt, 20)[0][: len(got.token_ids)]:
+                wrong.append(got)
+
+    with Engine(program, max_queue=3) as engine:
+        threads = [threading.Thread(target=client, args=(engine, seed)) for seed in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        wait_until(lambda: engine.stats.live + engine.stats.waiting == 0)
+        assert engine.drain(5)
+        assert not wrong
+        stats = engine.stats
+        assert stats.failed_steps == 0 and "error" not in stats.finished
+        assert (stats.free_slots, len(engine._core._sequences), engine._admission._held) == (4, 0, 0)
