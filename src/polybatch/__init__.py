@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from polybatch.engine import Engine as Engine
     from polybatch.engine import PromptLookup as PromptLookup
     from polybatch.engine import SamplingParams as SamplingParams
+    from polybatch.engine import StructuredOutput as StructuredOutput
+    from polybatch.engine import TokenLogprobs as TokenLogprobs
     from polybatch.errors import CompilerError as CompilerError
     from polybatch.errors import EngineClosedError as EngineClosedError
+    from polybatch.errors import EngineDrainingError as EngineDrainingError
+    from polybatch.errors import InvalidGrammarError as InvalidGrammarError
+    from polybatch.errors import MissingExtraError as MissingExtraError
     from polybatch.errors import ModelLoadError as ModelLoadError
     from polybatch.errors import NoMatchingSpecializationError as NoMatchingSpecializationError
     from polybatch.errors import PolybatchError as PolybatchError
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from polybatch.errors import ProgramError as ProgramError
     from polybatch.errors import ProgramIncompatibleError as ProgramIncompatibleError
     from polybatch.errors import ProgramVersionError as ProgramVersionError
+    from polybatch.errors import QueueFullError as QueueFullError
     from polybatch.errors import RequestFailedError as RequestFailedError
     from polybatch.errors import SpecializationError as SpecializationError
     from polybatch.errors import StepInputError as StepInputError
@@ -38,6 +44,9 @@ if TYPE_CHECKING:
 _ERRORS = (
     "CompilerError",
     "EngineClosedError",
+    "EngineDrainingError",
+    "InvalidGrammarError",
+    "MissingExtraError",
     "ModelLoadError",
     "NoMatchingSpecializationError",
     "PolybatchError",
@@ -45,6 +54,7 @@ _ERRORS = (
     "ProgramError",
     "ProgramIncompatibleError",
     "ProgramVersionError",
+    "QueueFullError",
     "RequestFailedError",
     "SpecializationError",
     "StepInputError",
@@ -61,6 +71,8 @@ _HOMES = {
     "Program": "polybatch.program",
     "PromptLookup": "polybatch.engine",
     "SamplingParams": "polybatch.engine",
+    "StructuredOutput": "polybatch.engine",
+    "TokenLogprobs": "polybatch.engine",
     "Specialization": "polybatch.specialization",
     **dict.fromkeys(_ERRORS, "polybatch.errors"),
 }

@@ -10,9 +10,13 @@
     │   │   ├── ProgramVersionError         written by another schema version
     │   │   ├── ProgramCorruptError         a file is missing, truncated or edited
     │   │   └── ProgramIncompatibleError    this machine lacks what the program was compiled for
+    │   ├── MissingExtraError               a package of one of polybatch's extras is not installed
     │   ├── EngineClosedError               a request reached an engine that has been closed
+    │   ├── EngineDrainingError             a request reached an engine that takes no more
+    │   ├── QueueFullError                  a request reached an engine whose queue is full
     │   └── RequestFailedError              a step raised while it ran this request; others are not affected
     └── ValueError
+        ├── InvalidGrammarError             a structured output that is no JSON schema, regex or grammar
         ├── SpecializationError             the asked table breaks a rule
         └── StepInputError                  a step's inputs break the contract
             └── NoMatchingSpecializationError
@@ -57,12 +61,32 @@ class ProgramIncompatibleError(ProgramError):
     """This machine lacks a CPU feature or a library version that the program needs."""
 
 
+class MissingExtraError(PolybatchError):
+    """A package is not installed; the message names the extra of polybatch that it comes with."""
+
+
 class EngineClosedError(PolybatchError):
     """The engine has been closed and takes no more requests."""
 
 
+class EngineDrainingError(PolybatchError):
+    """The engine finishes what it has and takes no more requests."""
+
+
+class QueueFullError(PolybatchError):
+    """As many requests wait as the engine lets wait; try again later."""
+
+
 class RequestFailedError(PolybatchError):
     """A request ended with an error, which is this one's ``__cause__``; the engine goes on."""
+
+
+class InvalidGrammarError(ValueError):
+    """A structured output whose value is no JSON schema, regular expression or grammar, or an unsupported one.
+
+    Raised when a request is submitted. It is the cause of a RequestFailedError where only the answer shows that a
+    grammar takes too long to follow.
+    """
 
 
 class SpecializationError(ValueError):

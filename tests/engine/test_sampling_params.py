@@ -29,6 +29,16 @@ from polybatch.engine.sampler import Sampler
         ("top_k", -1),
         ("seed", -1),
         ("min_tokens", -1),
+        ("min_p", -0.1),
+        ("min_p", 1.5),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.5),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {1: 101}),
+        ("logprobs", -1),
+        ("logprobs", 21),
         ("stop", ""),
         ("stop", ["a", ""]),
         ("stop", "\udce9"),
@@ -59,6 +69,16 @@ def test_a_value_out_of_range_is_named(name, value):
         ("min_tokens", True),
         ("top_k", 1.0),
         ("seed", 1.0),
+        ("min_p", "0.1"),
+        ("presence_penalty", None),
+        ("frequency_penalty", True),
+        ("repetition_penalty", "1"),
+        ("logit_bias", [(1, 1.0)]),
+        ("logit_bias", {"1": 1.0}),
+        ("logit_bias", {1: "1"}),
+        ("logprobs", True),
+        ("logprobs", 1.0),
+        ("structured", "json"),
         ("stop", 5),
         ("stop", [1]),
         ("ignore_eos", 1),
@@ -84,7 +104,7 @@ def test_real_numbers_of_any_type_are_kept_as_floats(kind):
     params = SamplingParams(temperature=kind(0.5), top_p=kind(0.25))
     assert (params.temperature, params.top_p) == (0.5, 0.25)
     assert type(params.temperature) is type(params.top_p) is float
-    assert Sampler(params).sample(np.zeros(4, np.float32), 0) in range(4)
+    assert Sampler(params).sample(np.zeros(4, np.float32)) in range(4)
 
 
 class Index:

@@ -12,7 +12,7 @@ import torch
 from tiny_program import make_manifest, write_cpu_files, write_program
 
 from polybatch.errors import ProgramError
-from polybatch.program import Program, ProgramWriter, files, writer
+from polybatch.program import SCHEMA_VERSION, Program, ProgramWriter, files, writer
 from polybatch.program.sibling import clean_stale_siblings, new_sibling
 from polybatch.specialization import to_qaic_specializations
 from polybatch.weights import map_safetensors, write_safetensors
@@ -141,8 +141,8 @@ def test_a_program_that_somebody_put_files_into_is_refused(program_dir):
 
 
 def test_a_program_of_another_schema_version_may_be_replaced(program_dir):
-    text = (program_dir / "manifest.json").read_text()
-    (program_dir / "manifest.json").write_text(text.replace('"schema_version": 3', '"schema_version": 1'))
+    manifest = program_dir / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 1'))
     assert weight(write_program(program_dir, 3.0)) == 3.0
 
 

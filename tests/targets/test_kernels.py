@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polybatch.errors import CompilerError
 from polybatch.kv_layout import KVLayout, LayerKV
-from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer
+from polybatch.targets.cpu.cache_packing import BLOCK, KernelPacking, SlotLayer, copy_positions
 from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
 from polybatch.targets.cpu.kernel_calls import Int8
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
@@ -528,3 +528,23 @@ def test_reading_a_slot_gives_back_what_was_written(dtype: torch.dtype, geometry
         layer = SlotLayer(slot, layout, index)
         assert_same_bits(layer.keys(), k)
         assert_same_bits(layer.values(), v)
+
+
+@dtypes
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "short_ctx", "several_chunks"])
+@pytest.mark.parametrize("positions", [0, 1, 64, 65, 256, 300, 900])
+def test_a_copy_of_positions_has_them_all_and_leaves_later_blocks(
+    dtype: torch.dtype, geometry: str, positions: int
+) -> None:
+    g = GEOMETRIES[geometry]
+    positions = min(positions, g.ctx_len)
+    layout = two_layers(g, dtype)
+    source, target = (seeded(layout.slot_elements, dtype=dtype, seed=seed) for seed in (1, 2))
+    before = target.clone()
+    copy_positions(source, target, layout, positions)
+    untouched = -(-positions // BLOCK) * BLOCK
+    for index in range(2):
+        copied, original, old = (SlotLayer(slot, layout, index) for slot in (target, source, before))
+        for read in (SlotLayer.keys, SlotLayer.values):
+            assert_same_bits(read(copied)[:, :positions], read(original)[:, :positions])
+            assert_same_bits(read(copied)[:, untouched:], read(old)[:, untouched:])

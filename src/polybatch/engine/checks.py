@@ -9,16 +9,17 @@ from numbers import Real
 from typing import Any
 
 
-def as_int(name: str, value: Any, minimum: int) -> int:
-    """A whole number of any type (numpy's too, but no bool) as an int >= ``minimum``."""
+def as_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """A whole number of any type (numpy's too, but no bool) as an int from ``minimum`` to ``maximum``."""
+    allowed = f"an int >= {minimum}" if maximum is None else f"an int from {minimum} to {maximum}"
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give an int >= {minimum}") from None
-    if number < minimum:
-        raise ValueError(f"{name}={number} is not allowed; give an int >= {minimum}")
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give {allowed}") from None
+    if number < minimum or (maximum is not None and number > maximum):
+        raise ValueError(f"{name}={number} is not allowed; give {allowed}")
     return number
 
 
@@ -34,6 +35,15 @@ def as_float(name: str, value: Any) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{name}={value} is not allowed; give a finite number")
+    return number
+
+
+def as_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> float:
+    """A real number of any type as a float from ``minimum`` to ``maximum``."""
+    number = as_float(name, value)
+    if not minimum <= number <= maximum:
+        allowed = f">= {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
+        raise ValueError(f"{name}={number} is not allowed; give a number {allowed}")
     return number
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
+from polybatch.engine.admission import Admission
 from polybatch.engine.batch import Batch, StepRow, decode_batches
-from polybatch.engine.detokenizer import Detokenizer, special_ids
+from polybatch.engine.detokenizer import Detokenizer, TokenTexts
+from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
-from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
+from polybatch.engine.scheduler import LiveRequest, PlannedRow, Scheduler, StepPlan
 from polybatch.engine.sequence import Sequence as LiveSequence
 from polybatch.engine.speculation.speculator import Speculator
-from polybatch.engine.stats import StatsCollector
+from polybatch.engine.stats import SlotState, StatsCollector
 from polybatch.errors import ProgramError
 
 _Clock = Callable[[], float]
+_SPARE_DEADLINES = 64
 
 
 class EngineCore:
@@ -34,18 +39,32 @@ class EngineCore:
         stats: StatsCollector,
         clock: _Clock = time.perf_counter,
         speculator: Speculator | None = None,
+        admission: Admission | None = None,
+        prefix_cache: bool = False,
     ) -> None:
         self._program = program
         self._session = session
-        self._tokenizer = tokenizer
-        self._eos_token_ids = _eos_token_ids(program)
-        self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
+        self._eos_token_ids = eos_token_ids(program)
+        self._texts = None if tokenizer is None else TokenTexts(tokenizer)
         self._stats = stats
         self._clock = clock
         self._speculator = speculator
         self._continuous = program.table.config.continuous_batching
-        self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
+        self.scheduler = Scheduler(
+            program.full_batch_size,
+            program.prefill_seq_len,
+            continuous=self._continuous,
+            prefixes=self._prefixes(program, session) if prefix_cache else None,
+        )
+        self._admission = admission
         self._sequences: dict[int, LiveSequence] = {}
+        self._deadlines: list[tuple[float, int]] = []  # a heap; requests that have ended are left in it
+
+    def _prefixes(self, program: ProgramLike, session: SessionLike) -> PrefixReuse:
+        def tokens(request_id: int, start: int, count: int) -> tuple[int, ...]:
+            return self._sequences[request_id].tokens(start, count)
+
+        return PrefixReuse(program.full_batch_size, program.ctx_len, tokens, copies=session.copies_slots)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Queue validated requests next to each other; an exception fails all of them and nothing else."""
@@ -60,7 +79,7 @@ class EngineCore:
                 raise
 
     def _queue(self, request: Request) -> None:
-        detokenizer = Detokenizer(self._tokenizer, self._special) if self._tokenizer is not None else None
+        detokenizer = None if self._texts is None else Detokenizer(self._texts)
         self._sequences[request.request_id] = LiveSequence(
             request,
             ctx_len=self._program.ctx_len,
@@ -68,19 +87,26 @@ class EngineCore:
             detokenizer=detokenizer,
         )
         self.scheduler.add(request.request_id, len(request.prompt_token_ids))
+        if request.deadline_s is not None:
+            self._set_deadline(request.request_id, request.deadline_s)
         self._report_load()
 
     def abort(self, request_id: int) -> None:
         """End a request, queued or live, with finish_reason "abort"; one that has ended already is left alone."""
-        sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return
-        try:
-            delta = sequence.abort()
-        except Exception as error:  # the tokenizer could not decode the rest
-            self._fail(request_id, error)
-        else:
-            self._finish(delta, "abort")
+        self._end(request_id, "abort")
+
+    def slots(self) -> tuple[SlotState, ...]:
+        """What every slot does; may be called from any thread."""
+        return tuple(self._slot(slot, live) for slot, live in enumerate(self.scheduler.occupants))
+
+    def _slot(self, slot: int, live: LiveRequest | None) -> SlotState:
+        sequence = None if live is None else self._sequences.get(live.request_id)
+        if live is None or sequence is None:
+            return SlotState(slot, None, self.scheduler.kept_tokens(slot))
+        generated, now = len(sequence.token_ids), self._clock()
+        elapsed_s = now - (now if sequence.first_token_s is None else sequence.first_token_s)
+        speed = (generated - 1) / elapsed_s if generated > 1 and elapsed_s > 0 else None
+        return SlotState(slot, live.request_id, live.cached_tokens, live.prompt_tokens, generated, speed)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``, whatever state an error in the engine has left behind."""
@@ -90,12 +116,15 @@ class EngineCore:
 
     def step(self) -> bool:
         """Run one prefill chunk or one decode step; False when there was nothing to do."""
+        self._end_overdue()
         plan = self.scheduler.plan()
         self._report_load()
         if plan is None:
             return False
         rows = tuple(self._step_row(row) for row in plan.rows)
         try:
+            for copy in plan.copies:
+                self._session.copy_slot(copy.source, copy.target, copy.positions)
             if plan.phase == "decode" and self._speculator is not None:
                 rows = self._speculator.propose(rows, self._sequences)
             batches = self._batches(plan, rows)
@@ -124,25 +153,30 @@ class EngineCore:
             self._fail_step(batch.rows, error)
             return
         step_ms = (self._clock() - started) * 1e3
-        self._stats.step(batch.specialization.name, len(batch.rows), batch.padding_rows, step_ms)
+        self._stats.step(batch.specialization, len(batch.rows), batch.padding_rows, step_ms)
         if self._speculator is not None and batch.specialization.phase == "decode":
             self._speculator.ran(batch)
+        best = batch.best_tokens(logits)
         for index, row in enumerate(batch.rows):
             try:
-                self._advance(row, batch.row_logits(logits, index))
+                self._advance(row, batch.row_logits(logits, index), best[index])
             except Exception as error:  # a sampler or tokenizer error is this row's alone
                 self._fail(row.request_id, error)
 
-    def _advance(self, row: StepRow, logits: Logits) -> None:
-        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab]."""
+    def _advance(self, row: StepRow, logits: Logits, best: int | None) -> None:
+        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab].
+
+        best: the most probable token, where it is known already.
+        """
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
-            self._stats.tokens(prompt=len(row.token_ids))
+            self._count_prompt(sequence, row)
             if not self.scheduler.advance(row.request_id, len(row.token_ids)):
                 return
             delta = sequence.extend(logits)
+            sequence.first_token_s = self._clock()
         else:
-            delta = sequence.extend(logits, row.proposal)
+            delta = sequence.extend(logits, row.proposal, best)
             self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over
             if self._speculator is not None:
                 self._speculator.score(row, delta.token_ids)
@@ -151,6 +185,33 @@ class EngineCore:
             sequence.request.emit(delta)
         else:
             self._finish(delta, delta.finish_reason)
+
+    def _count_prompt(self, sequence: LiveSequence, row: StepRow) -> None:
+        if sequence.reused_tokens is None:  # its first chunk
+            sequence.reused_tokens = row.start
+            self._stats.reused(row.start)
+        self._stats.tokens(prompt=len(row.token_ids))
+
+    def _set_deadline(self, request_id: int, deadline_s: float) -> None:
+        if len(self._deadlines) > 2 * len(self._sequences) + _SPARE_DEADLINES:  # most have ended long before
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._sequences]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, request_id))
+
+    def _end_overdue(self) -> None:
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            self._end(heapq.heappop(self._deadlines)[1], "timeout")
+
+    def _end(self, request_id: int, reason: Literal["abort", "timeout"]) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
+        try:
+            delta = sequence.cut(reason)
+        except Exception as error:  # the tokenizer could not decode the rest
+            self._fail(request_id, error)
+        else:
+            self._finish(delta, reason)
 
     def _finish(self, delta: Delta, reason: FinishReason) -> None:
         sequence = self._sequences[delta.request_id]
@@ -177,23 +238,28 @@ class EngineCore:
         if request.request_id in self._sequences:
             self._fail(request.request_id, error)
         else:
-            self._stats.finished("error")
+            self._leave("error")
             request.emit(error)
 
     def _release(self, request_id: int, outcome: str) -> None:
         """Free everything the request holds, before its caller hears of the end."""
+        self.scheduler.remove(request_id, failed=outcome == "error")
         del self._sequences[request_id]
-        self.scheduler.remove(request_id)
         if self._speculator is not None:
             self._speculator.forget(request_id)
-        self._stats.finished(outcome)
+        self._leave(outcome)
         self._report_load()
+
+    def _leave(self, outcome: str) -> None:
+        self._stats.finished(outcome)
+        if self._admission is not None:
+            self._admission.leave()
 
     def _report_load(self) -> None:
         self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)
 
 
-def _eos_token_ids(program: ProgramLike) -> tuple[int, ...]:
+def eos_token_ids(program: ProgramLike) -> tuple[int, ...]:
     """The program's EOS ids that a step can choose. Raises the program's own error, or ProgramError for non-ints."""
     given = program.eos_token_ids
     if isinstance(given, str) or not all(isinstance(token, int) and not isinstance(token, bool) for token in given):

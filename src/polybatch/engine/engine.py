@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from polybatch.engine.core import EngineCore
+from polybatch.engine.admission import Admission
+from polybatch.engine.checks import as_number
+from polybatch.engine.core import EngineCore, eos_token_ids
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
+from polybatch.engine.intake import CheckedRequest, Intake
 from polybatch.engine.process import OwnerProcess
-from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
+from polybatch.engine.prompts import Prompt
 from polybatch.engine.protocols import ProgramLike
-from polybatch.engine.request import Completion, Request, SamplingParams
+from polybatch.engine.request import Completion, Event, Request
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
-from polybatch.engine.stats import EngineStats, StatsCollector
+from polybatch.engine.stats import EngineStats, SlotState, StatsCollector
 from polybatch.engine.worker import Worker
 
 _Handle = TypeVar("_Handle", RequestHandle, AsyncRequestHandle)
-_Encoded = tuple[tuple[int, ...], SamplingParams]
 
 
 class Engine:
@@ -34,10 +38,16 @@ class Engine:
     speculation: PromptLookup() or DraftModel(program); None decodes one token at a time. It changes no greedy answer
         and no distribution that tokens are sampled from. fixed_k: draft up to this many tokens in every step, instead
         of the K that promises most. ValueError when the program has no rows for it.
+    max_queue: most requests that may wait for a slot; None lets any number wait.
+    prefix_cache: let a request start from what a slot holds of its prompt (continuous batching only); slots keep what
+        they hold until they are needed.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
-    id outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a tokenizer; TypeError for what
-    is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``.
+    id (in the prompt or in logit_bias) outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a
+    tokenizer; InvalidGrammarError (a ValueError) for a structured output that makes no sense, MissingExtraError for one
+    without llguidance; TypeError for what is no prompt or no SamplingParams; ProgramError for text or a structured
+    output without a tokenizer; EngineClosedError after ``close``, EngineDrainingError after ``drain``, and
+    QueueFullError when there is no room in the queue for all of the prompts.
     """
 
     def __init__(
@@ -47,10 +57,13 @@ class Engine:
         *,
         fixed_k: int | None = None,
         threads: int | None = None,
+        max_queue: int | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         self._owner = OwnerProcess()
-        self._prompts = PromptEncoder(program)
+        self._intake = Intake(program, eos_token_ids(program))
         self._ids = itertools.count()
+        self._admission = Admission(program.full_batch_size, max_queue)
         opened = contextlib.ExitStack()
         try:
             session = program.session(threads)
@@ -58,9 +71,17 @@ class Engine:
             speculator = open_speculator(program, speculation, fixed_k, threads, skips_padding=session.skips_padding)
             if speculator is not None:
                 opened.callback(speculator.close)
-            self._stats = StatsCollector(None if speculator is None else speculator.total)
-            core = EngineCore(program, session, self._prompts.tokenizer, self._stats, speculator=speculator)
-            self._worker = Worker(core, on_exit=opened.close)
+            self._stats = StatsCollector(None if speculator is None else speculator.total, program.full_batch_size)
+            self._core = EngineCore(
+                program,
+                session,
+                self._intake.tokenizer,
+                self._stats,
+                speculator=speculator,
+                admission=self._admission,
+                prefix_cache=prefix_cache,
+            )
+            self._worker = Worker(self._core, opened.close, self._admission)
         except BaseException:
             opened.close()
             raise
@@ -88,20 +109,44 @@ class Engine:
         """
         handles: list[RequestHandle] = []
         try:
-            handles += self._start(RequestHandle, self._encode_all(prompts, params))
+            handles += self._start(RequestHandle, self._check_all(prompts, params))
             return [handle.result() for handle in handles]
         except BaseException:
             for handle in handles:
                 handle.abort()
             raise
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> RequestHandle:
         """Start one request and iterate over its deltas; closing or dropping the iterator aborts the request."""
-        return self.add_request(prompt, params)
+        return self.add_request(prompt, params, timeout_s=timeout_s)
 
-    def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestHandle:
-        """Queue one request and return at once; the handle iterates, waits for the result, or aborts."""
-        return self._start(RequestHandle, [self._encode(prompt, params)])[0]
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> RequestHandle:
+        """Queue one request and return at once; the handle iterates, waits for the result, or aborts.
+
+        timeout_s: after so many seconds, queued or running, the request ends with finish_reason "timeout" and what it
+            has so far; None is no limit.
+        """
+        return self._start(RequestHandle, [self._check(prompt, params)], timeout_s)[0]
+
+    def submit(
+        self,
+        requests: Sequence[tuple[Prompt, SamplingParams | None, Callable[[Event], None]]],
+        *,
+        timeout_s: float | None = None,
+    ) -> list[int]:
+        """Queue requests next to each other, all or none, and return their ids; for servers, which need no handles.
+
+        Each request's sink is called from the engine's thread with every Delta, then with its Completion or with what
+        it failed with. It must neither block nor raise. Nobody aborts a request but ``abort`` and ``timeout_s``.
+        """
+        checked = [self._check(prompt, params) for prompt, params, _ in requests]
+        ids = [next(self._ids) for _ in requests]
+        self._queue(ids, checked, [sink for _, _, sink in requests], timeout_s)
+        return ids
 
     async def agenerate(
         self,
@@ -111,16 +156,18 @@ class Engine:
         """``generate`` for asyncio; cancelling it aborts the requests."""
         handles: list[AsyncRequestHandle] = []
         try:
-            handles += self._start(AsyncRequestHandle, self._encode_all(prompts, params))
+            handles += self._start(AsyncRequestHandle, self._check_all(prompts, params))
             return [await handle.result() for handle in handles]
         except BaseException:
             for handle in handles:
                 handle.abort()
             raise
 
-    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncRequestHandle:
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
+    ) -> AsyncRequestHandle:
         """``stream`` for asyncio; call it inside a running event loop. Cancelling the reader aborts the request."""
-        return self._start(AsyncRequestHandle, [self._encode(prompt, params)])[0]
+        return self._start(AsyncRequestHandle, [self._check(prompt, params)], timeout_s)[0]
 
     def abort(self, request_id: int) -> None:
         """End a request before its next step, with finish_reason "abort"; one that has ended is left alone."""
@@ -133,37 +180,55 @@ class Engine:
         self._owner.check()
         return self._stats.snapshot()
 
+    def slots(self) -> tuple[SlotState, ...]:
+        """What every slot does now: whose it is, how far that request is, and how fast."""
+        self._owner.check()
+        return self._core.slots()
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Take no more requests and wait for those that are there; False if some are left after ``timeout_s``.
+
+        From then on requests get EngineDrainingError. Call ``close`` afterwards; it fails what is left.
+        """
+        self._owner.check()
+        return self._admission.drain(timeout_s)
+
     def close(self) -> None:
         """Stop after the current step; pending requests get EngineClosedError. May be called again."""
         self._worker.close()
 
-    def _start(self, kind: type[_Handle], encoded: Sequence[_Encoded]) -> list[_Handle]:
-        handles = [kind(next(self._ids), token_ids, self.abort) for token_ids, _ in encoded]
-        self._worker.submit(
-            [
-                Request(handle.request_id, handle.prompt_token_ids, params, handle.sink)
-                for handle, (_, params) in zip(handles, encoded, strict=True)
-            ]
-        )
+    def _start(
+        self, kind: type[_Handle], checked: Sequence[CheckedRequest], timeout_s: float | None = None
+    ) -> list[_Handle]:
+        ids = [next(self._ids) for _ in checked]
+        handles = [
+            kind(request_id, request.prompt_token_ids, self.abort)
+            for request_id, request in zip(ids, checked, strict=True)
+        ]
+        self._queue(ids, checked, [handle.sink for handle in handles], timeout_s)
         return handles
 
-    def _encode_all(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[_Encoded]:
-        """Every prompt with its parameters; raises before anything is queued."""
-        self._owner.check()
-        listed = prompt_list(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            return [self._encode(prompt, params) for prompt in listed]
-        if len(params) != len(listed):
-            raise ValueError(f"{len(listed)} prompts but {len(params)} params; give one for all, or one per prompt")
-        return [self._encode(prompt, one) for prompt, one in zip(listed, params, strict=True)]
+    def _queue(
+        self,
+        ids: Sequence[int],
+        checked: Sequence[CheckedRequest],
+        sinks: Sequence[Callable[[Event], None]],
+        timeout_s: float | None,
+    ) -> None:
+        deadline_s = None if timeout_s is None else time.perf_counter() + as_number("timeout_s", timeout_s, 0)
+        self._worker.submit(
+            [
+                Request(request_id, one.prompt_token_ids, one.params, sink, deadline_s, one.constraint)
+                for request_id, one, sink in zip(ids, checked, sinks, strict=True)
+            ]
+        )
 
-    def _encode(self, prompt: Prompt, params: SamplingParams | None) -> _Encoded:
+    def _check(self, prompt: Prompt, params: SamplingParams | None) -> CheckedRequest:
         self._owner.check()
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"params is a {type(params).__name__}; give SamplingParams")
-        if params.stop_strings and self._prompts.tokenizer is None:
-            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and the program has none")
-        return self._prompts.encode(prompt), params
+        return self._intake.check(prompt, params)
+
+    def _check_all(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[CheckedRequest]:
+        self._owner.check()
+        return self._intake.check_all(prompts, params)

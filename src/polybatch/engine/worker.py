@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
+from polybatch.engine.admission import Admission
 from polybatch.engine.core import EngineCore
 from polybatch.engine.process import OwnerProcess
 from polybatch.engine.request import Request
@@ -21,8 +22,9 @@ class Worker:
     ``abort`` takes no lock (a SimpleQueue may be used inside ``__del__``), so a dropped handle can call it.
     """
 
-    def __init__(self, core: EngineCore, on_exit: Callable[[], None]) -> None:
+    def __init__(self, core: EngineCore, on_exit: Callable[[], None], admission: Admission) -> None:
         self._core = core
+        self._admission = admission
         self._on_exit = on_exit
         self._owner = OwnerProcess()
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
@@ -33,11 +35,12 @@ class Worker:
         self._thread.start()
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests next to each other. Raises EngineClosedError."""
+        """Queue requests next to each other. Raises EngineClosedError, EngineDrainingError or QueueFullError."""
         self._owner.check()
         with self._lock:
             if self._closed is not None:
                 raise EngineClosedError(str(self._closed)) from self._closed.__cause__
+            self._admission.enter(len(requests))
             self._inbox.put(lambda: self._core.add(requests))
 
     def abort(self, request_id: int) -> None:
@@ -95,4 +98,5 @@ class Worker:
                     self._inbox.get()()
             self._core.fail_all(closed)
         finally:
+            self._admission.close()
             self._on_exit()

@@ -13,8 +13,8 @@ from engine_harness import Harness
 from engine_mock import VOCAB, mock_program
 from scripted import Scripted
 
-from polybatch.engine.request import SamplingParams
 from polybatch.engine.sampler import Sampler
+from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation import acceptance
 from polybatch.engine.speculation.draft_model import DraftModel
 from polybatch.engine.speculation.proposal import Proposal
@@ -67,8 +67,8 @@ class Drawing(Scripted):
         for _ in range(min(ask.limit, int(self.lengths.integers(0, 4)))):
             logits = DRAFT(tokens + drafted)
             if not self.best_guess:
-                rows.append(self.sampler.distribution(logits, 0))
-            drafted.append(self.sampler.sample(logits, 0))
+                rows.append(self.sampler.distribution(logits))
+            drafted.append(self.sampler.sample(logits))
         return Proposal(tuple(drafted), np.stack(rows) if rows else None)
 
 
@@ -90,7 +90,7 @@ def probabilities(params):
     sampler = Sampler(SamplingParams(**params))
     found = np.zeros((TOKENS,) * 3)
     for triple in itertools.product(range(TOKENS), repeat=3):
-        found[triple] = np.prod([sampler.distribution(TARGET([0, *triple[:i]]), 0)[triple[i]] for i in range(3)])
+        found[triple] = np.prod([sampler.distribution(TARGET([0, *triple[:i]]))[triple[i]] for i in range(3)])
     return found
 
 
@@ -128,6 +128,6 @@ def test_a_naive_acceptance_rule_fails_the_check(monkeypatch):
 def test_a_draft_model_keeps_the_distribution(monkeypatch):
     seeds, generator = itertools.count(), np.random.PCG64
     monkeypatch.setattr(np.random, "PCG64", lambda seed=None: generator(next(seeds) if seed is None else seed))
-    counts, stats = draws(PLAIN, DraftModel(program(DRAFT, None, overwrites=True)), seeded=False)
+    counts, stats = draws(PLAIN, DraftModel(program(DRAFT, None)), seeded=False)
     assert all(0.1 < rate < 0.9 for rate in stats.acceptance_at)
     assert chi_square_p(counts, DRAWS * probabilities(PLAIN)) > 0.01

@@ -49,12 +49,8 @@ class SlotLayer:
 
     def __init__(self, slot: Tensor, layout: KVLayout, layer: int) -> None:
         self._kv, self._ctx_len = layout.layers[layer], layout.ctx_len
-        packing = KernelPacking(slot.dtype)
-        _, elements = packing.layer_elements(self._kv, layout.chunk_positions)
-        start = layout.offsets[layer].keys
-        part = slot.view(layout.chunks, layout.chunk_elements)[:, start : start + elements]
-        blocks = part.unflatten(1, (self._kv.kv_heads, layout.chunk_positions // BLOCK, -1))
-        group, keys = elements_per_group(slot.dtype), packing.key_elements(self._kv)
+        blocks = _blocks(slot, layout, layer)
+        group, keys = elements_per_group(slot.dtype), KernelPacking(slot.dtype).key_elements(self._kv)
         # [HK, chunks, blocks, groups, 16, ceil(D/P), P] and [HK, chunks, blocks, 64/P, P, DV]
         self._keys = blocks[..., :keys].unflatten(3, (BLOCK // _GROUP, -1, _GROUP, group)).permute(1, 0, 2, 3, 5, 4, 6)
         self._values = blocks[..., keys:].unflatten(3, (BLOCK // group, -1, group)).permute(1, 0, 2, 3, 5, 4)
@@ -76,3 +72,25 @@ class SlotLayer:
             padded = torch.zeros(source.shape[0], view.shape[1:5].numel(), width, dtype=source.dtype)
             padded[:, : source.shape[1], : source.shape[2]] = source
             view.copy_(padded.view(view.shape))
+
+
+def copy_positions(source: Tensor, target: Tensor, layout: KVLayout, positions: int) -> None:
+    """Copy the first positions of every layer from flat slot to flat slot.
+
+    They go by whole blocks: what is copied beyond ``positions`` is written again before anyone reads it.
+    """
+    whole, rest = divmod(positions, layout.chunk_positions)
+    elements = whole * layout.chunk_elements
+    target[:elements] = source[:elements]
+    for layer in range(len(layout.layers) if rest else 0):
+        here, there = (_blocks(slot, layout, layer)[whole] for slot in (source, target))
+        used = round_up(rest, BLOCK) // BLOCK
+        there[:, :used] = here[:, :used]
+
+
+def _blocks(slot: Tensor, layout: KVLayout, layer: int) -> Tensor:
+    """One layer's blocks [chunks, HK, blocks of a chunk, elements] in a flat slot, sharing its memory."""
+    kv, start = layout.layers[layer], layout.offsets[layer].keys
+    _, elements = KernelPacking(slot.dtype).layer_elements(kv, layout.chunk_positions)
+    part = slot.view(layout.chunks, layout.chunk_elements)[:, start : start + elements]
+    return part.view(layout.chunks, kv.kv_heads, layout.chunk_positions // BLOCK, -1)

@@ -14,7 +14,7 @@ import torch
 from polybatch.errors import ProgramCorruptError, ProgramError
 from polybatch.kv_layout import CacheSpec, KVLayout
 from polybatch.targets.base import Float32Array, Int64Array, SlotKV
-from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer
+from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer, copy_positions
 from polybatch.targets.cpu.native import KernelLibrary
 from polybatch.targets.cpu.padding import live_step
 from polybatch.weights import PAGE_BYTES, map_safetensors
@@ -93,6 +93,7 @@ class CpuRunner:
     """Steps over one cache [slots, elements] that is reserved whole and touched only where sequences live."""
 
     skips_padding = True
+    copies_slots = True
 
     def __init__(self, folder: Path, cache: CacheSpec, threads: int) -> None:
         self._graph, self._kernels = open_graph(folder)
@@ -124,6 +125,9 @@ class CpuRunner:
     def read_slot(self, slot: int) -> SlotKV:
         layers = [SlotLayer(self._cache[slot], self._layout, index) for index in range(len(self._layout.layers))]
         return SlotKV(tuple(layer.keys() for layer in layers), tuple(layer.values() for layer in layers))
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        copy_positions(self._cache[source], self._cache[target], self._layout, positions)
 
     def reset(self) -> None:
         """A new cache of untouched pages costs less than clearing the old one."""
