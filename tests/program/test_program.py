@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tiny_program import write_program
 
 from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompatibleError, ProgramVersionError
-from polybatch.program import Manifest, Program
+from polybatch.program import SCHEMA_VERSION, Manifest, Program
 from polybatch.weights import map_safetensors
 
 DEEP = pytest.param("[" * 200_000, id="deep lists")
@@ -91,8 +91,11 @@ def test_an_edited_byte_is_found_with_verify(program_dir):
 
 
 def test_another_schema_version_is_named_before_anything_else(program_dir):
-    (program_dir / "manifest.json").write_text('{"schema_version": 4, "something": "new"}')
-    with pytest.raises(ProgramVersionError, match="schema version 4, this polybatch reads 3; recompile"):
+    newer = SCHEMA_VERSION + 1
+    (program_dir / "manifest.json").write_text(f'{{"schema_version": {newer}, "something": "new"}}')
+    with pytest.raises(
+        ProgramVersionError, match=f"schema version {newer}, this polybatch reads {SCHEMA_VERSION}; rec"
+    ):
         Program.load(program_dir)
 
 
