@@ -30,6 +30,8 @@ class StepRow:
 
     def proposing(self, proposal: Proposal) -> StepRow:
         """This row with proposed tokens after its own."""
+        if not proposal.token_ids:
+            return self
         return replace(self, token_ids=self.token_ids + proposal.token_ids, proposal=proposal)
 
 

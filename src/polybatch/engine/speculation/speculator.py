@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from polybatch.engine.batch import Batch, StepRow
@@ -58,7 +59,7 @@ class Speculator:
         self._proposer = proposer
         self._choice = choice
         self._offers: dict[int, Proposal] = {}  # what was proposed for this step, before it was trimmed to K
-        self._requests: dict[int, SpeculationTally] = {}
+        self._requests: defaultdict[int, SpeculationTally] = defaultdict(SpeculationTally)
         self.total = SpeculationTally()
 
     def propose(self, rows: Sequence[StepRow], sequences: Mapping[int, LiveSequence]) -> tuple[StepRow, ...]:
@@ -79,19 +80,21 @@ class Speculator:
     def ran(self, batch: Batch) -> None:
         """A decode step has run."""
         shape = (batch.specialization.batch_size, batch.specialization.seq_len - 1)
-        for tally in (self.total, *(self._tally(row.request_id) for row in batch.rows)):
+        for tally in (self.total, *(self._requests[row.request_id] for row in batch.rows)):
             tally.step(*shape)
 
     def score(self, row: StepRow, new_tokens: Sequence[int]) -> None:
         """``new_tokens`` came of a decode row."""
-        verified, accepted = len(row.proposal), row.proposal.accepted(new_tokens)
-        for tally in (self.total, self._tally(row.request_id)):
-            tally.proposal(verified, accepted)
+        verified = len(row.proposal)
+        if verified:
+            accepted = row.proposal.accepted(new_tokens)
+            for tally in (self.total, self._requests[row.request_id]):
+                tally.proposal(verified, accepted)
         self._choice.score(row.request_id, self._offers[row.request_id], verified, new_tokens)
 
     def stats(self, request_id: int) -> SpeculationStats:
         """What has been counted for a live request."""
-        return self._tally(request_id).snapshot()
+        return self._requests[request_id].snapshot()
 
     def forget(self, request_id: int) -> None:
         """The request has ended."""
@@ -103,9 +106,6 @@ class Speculator:
     def close(self) -> None:
         """Release the proposer."""
         self._proposer.close()
-
-    def _tally(self, request_id: int) -> SpeculationTally:
-        return self._requests.setdefault(request_id, SpeculationTally())
 
 
 def _in_order(rows: Sequence[StepRow], sequences: Mapping[int, LiveSequence]) -> list[LiveSequence]:
