@@ -1,5 +1,7 @@
 """The choice of K from acceptance and step times."""
 
+from types import SimpleNamespace
+
 import pytest
 from engine_harness import Harness
 from engine_mock import mock_program
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 from speculation.mock_scripts import always_right, always_wrong, continuation
 
-from polybatch.engine.speculation.choice import Chance, best_length
+from polybatch.engine.speculation.choice import AdaptiveLength, Chance, best_length
 from polybatch.engine.speculation.costs import StepCosts
 from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
 from polybatch.engine.speculation.proposal import Proposal
@@ -221,3 +223,37 @@ def test_requests_and_engine_are_counted_alike():
     assert total.drafted == first.drafted + second.drafted
     names = {name: row.steps for name, row in harness.stats.snapshot().specializations.items()}
     assert {f"decode b={b} K={k}": steps for (b, k), steps in total.steps.items()}.items() <= names.items()
+
+
+ASK = SimpleNamespace(request_id=0, limit=7)
+
+
+class KnownCosts:
+    measured = True
+
+    def __init__(self, by_length):
+        self._by_length = by_length
+
+    def by_length(self, rows):
+        return self._by_length
+
+
+def test_free_drafts_that_never_pay_are_asked_for_now_and_then():
+    choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 50.0}), (0, 7))
+    asked = []
+    for _ in range(100):
+        asked.append(choice.to_draft([ASK], 0.0))
+        if asked[-1]:
+            assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == 0
+    assert asked[:32] == [7] * 32
+    assert asked[60:68].count(7) == 2
+
+
+def test_a_free_draft_that_pays_ends_the_rest():
+    choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 1.1}), (0, 7))
+    for _ in range(50):
+        choice.to_draft([ASK], 0.0)  # nothing to verify
+    while not choice.to_draft([ASK], 0.0):
+        pass
+    assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == 7
+    assert [choice.to_draft([ASK], 0.0) for _ in range(5)] == [7] * 5

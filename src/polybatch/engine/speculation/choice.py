@@ -13,6 +13,9 @@ from polybatch.engine.speculation.proposer import Ask
 
 _PROBE_STEPS = 32
 """Drafting that costs time and does not pay is tried again after this many steps, as the text may have changed."""
+_REST_AFTER = 32
+_REST_STEPS = 4
+"""Free drafting takes some time too: where nothing was worth verifying for so many steps, one in so many drafts."""
 _DRAFT_SHARE = 0.25
 """Where step times are missing: what drafting a token takes, as a part of the cheapest step."""
 
@@ -60,8 +63,8 @@ class AdaptiveLength:
     """The K of the table with the most expected tokens per millisecond, K=0 included.
 
     Before drafting, its cost counts and the proposals are taken to be as long as they may be; once they are there, what
-    they cost is spent. Drafting that is free is always asked for: a proposal that is not verified still shows by its
-    first token whether it would have been accepted.
+    they cost is spent. Drafting that is free is asked for even where it has not paid: a proposal that is not
+    verified still shows by its first token whether it would have been accepted.
     """
 
     def __init__(self, costs: StepCosts, lengths: Sequence[int]) -> None:
@@ -74,7 +77,9 @@ class AdaptiveLength:
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         self._probing = False
         if draft_ms == 0.0:
-            return self._lengths[-1]
+            self._steps_without += 1
+            rests = self._steps_without > _REST_AFTER and self._steps_without % _REST_STEPS
+            return 0 if rests else self._lengths[-1]
         costs = self._costs.by_length(len(asks))
         if draft_ms is None or not self._costs.measured:
             draft_ms = _DRAFT_SHARE * min(costs.values(), default=0.0)
@@ -91,7 +96,10 @@ class AdaptiveLength:
             Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
-        return self._best(chances, self._costs.by_length(len(asks)))
+        best = self._best(chances, self._costs.by_length(len(asks)))
+        if best:
+            self._steps_without = 0
+        return best
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
         if self._probing and verified:
