@@ -1,0 +1,74 @@
+"""What is served: an engine, its tokenizer, and the limits that requests are checked against."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from polybatch.engine import Engine
+from polybatch.server.errors import ApiError, bad_request
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded program. about: what /version and the page say of it."""
+
+    name: str
+    engine: Engine
+    tokenizer: Any
+    max_prompt_len: int
+    ctx_len: int
+    vocab_size: int | None
+    slots: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+    created: int = field(default_factory=lambda: int(time.time()))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def encode(self, text: str, param: str, *, special: bool = True) -> list[int]:
+        """Token ids of a text, of any number."""
+        tokenizer = self.require_tokenizer(param)
+        with self._lock:
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=special)
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        text: str = self.require_tokenizer("tokens").decode(
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def require_tokenizer(self, param: str) -> Any:
+        if self.tokenizer is None:
+            raise bad_request(f"{param}: this program has no tokenizer; give token ids to /v1/completions", param)
+        return self.tokenizer
+
+    def check_prompt(self, token_ids: Sequence[int], param: str) -> None:
+        """400 for an empty prompt, one that is too long, or ids outside the vocabulary."""
+        if not token_ids:
+            raise bad_request(f"{param}: the prompt has no tokens", param)
+        if len(token_ids) > self.max_prompt_len:
+            raise bad_request(
+                f"{param}: the prompt has {len(token_ids)} tokens, and this program takes at most "
+                f"{self.max_prompt_len}; shorten it",
+                param,
+                "context_length_exceeded",
+            )
+        self.check_ids(token_ids, param)
+
+    def check_ids(self, token_ids: Sequence[int], param: str) -> None:
+        """400 for an id outside the vocabulary."""
+        if self.vocab_size is not None and token_ids and max(token_ids) >= self.vocab_size:
+            raise bad_request(
+                f"{param}: token id {max(token_ids)} is out of the vocabulary of {self.vocab_size} tokens", param
+            )
+
+    def check_name(self, name: str | None) -> None:
+        """404 unless the request names this model or none."""
+        if name is not None and name != self.name:
+            raise ApiError(
+                404, f"there is no model {name!r} here; this server has {self.name!r}", param="model", code="model_not_found"
+            )
