@@ -9,7 +9,7 @@ LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
 
 def draws(params, count=200, logits=LOGITS):
     sampler = Sampler(params)
-    return [sampler.sample(logits, i) for i in range(count)]
+    return [sampler.sample(logits) for _ in range(count)]
 
 
 def test_greedy_takes_the_lowest_id_of_equals():
@@ -49,18 +49,11 @@ def test_a_tiny_temperature_is_greedy_without_warnings():
     assert set(draws(SamplingParams(temperature=1e-308, seed=0), logits=logits)) == {1}
 
 
-def test_min_tokens_puts_eos_off_and_leaves_the_logits_alone():
-    sampler = Sampler(SamplingParams(min_tokens=2), eos_token_ids=[1, 3])
-    logits = LOGITS.copy()
-    assert [sampler.sample(logits, i) for i in range(3)] == [2, 2, 1]
-    np.testing.assert_array_equal(logits, LOGITS)
-
-
 @pytest.mark.parametrize("bad", [[0.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf]])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_without_a_finite_maximum_are_refused(bad, temperature):
     with pytest.raises(ValueError, match="no finite maximum"):
-        Sampler(SamplingParams(temperature=temperature)).sample(np.array(bad, np.float32), 0)
+        Sampler(SamplingParams(temperature=temperature)).sample(np.array(bad, np.float32))
 
 
 def test_masked_logits_are_never_drawn():

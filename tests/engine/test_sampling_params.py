@@ -84,7 +84,7 @@ def test_real_numbers_of_any_type_are_kept_as_floats(kind):
     params = SamplingParams(temperature=kind(0.5), top_p=kind(0.25))
     assert (params.temperature, params.top_p) == (0.5, 0.25)
     assert type(params.temperature) is type(params.top_p) is float
-    assert Sampler(params).sample(np.zeros(4, np.float32), 0) in range(4)
+    assert Sampler(params).sample(np.zeros(4, np.float32)) in range(4)
 
 
 class Index:

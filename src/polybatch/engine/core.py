@@ -42,7 +42,7 @@ class EngineCore:
         self._program = program
         self._session = session
         self._tokenizer = tokenizer
-        self._eos_token_ids = _eos_token_ids(program)
+        self._eos_token_ids = eos_token_ids(program)
         self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
         self._stats = stats
         self._clock = clock
@@ -214,7 +214,7 @@ class EngineCore:
         self._stats.load(self.scheduler.live_count, self.scheduler.waiting_count)
 
 
-def _eos_token_ids(program: ProgramLike) -> tuple[int, ...]:
+def eos_token_ids(program: ProgramLike) -> tuple[int, ...]:
     """The program's EOS ids that a step can choose. Raises the program's own error, or ProgramError for non-ints."""
     given = program.eos_token_ids
     if isinstance(given, str) or not all(isinstance(token, int) and not isinstance(token, bool) for token in given):

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from polybatch.engine.admission import Admission
 from polybatch.engine.checks import as_number
-from polybatch.engine.core import EngineCore
+from polybatch.engine.core import EngineCore, eos_token_ids
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
+from polybatch.engine.intake import CheckedRequest, Intake
 from polybatch.engine.process import OwnerProcess
-from polybatch.engine.prompts import Prompt, PromptEncoder, prompt_list
+from polybatch.engine.prompts import Prompt
 from polybatch.engine.protocols import ProgramLike
 from polybatch.engine.request import Completion, Request
 from polybatch.engine.sampling_params import SamplingParams
@@ -25,7 +26,6 @@ from polybatch.engine.stats import EngineStats, StatsCollector
 from polybatch.engine.worker import Worker
 
 _Handle = TypeVar("_Handle", RequestHandle, AsyncRequestHandle)
-_Encoded = tuple[tuple[int, ...], SamplingParams]
 
 
 class Engine:
@@ -42,9 +42,11 @@ class Engine:
     prefix_cache: let a request start from what a slot holds of its prompt.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
-    id outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a tokenizer; TypeError for what
-    is no prompt or no SamplingParams; ProgramError for text without a tokenizer; EngineClosedError after ``close``,
-    EngineDrainingError after ``drain``, and QueueFullError when there is no room in the queue for all of the prompts.
+    id (in the prompt or in logit_bias) outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a
+    tokenizer; InvalidGrammarError (a ValueError) for a structured output that makes no sense, MissingExtraError for one
+    without llguidance; TypeError for what is no prompt or no SamplingParams; ProgramError for text or a structured
+    output without a tokenizer; EngineClosedError after ``close``, EngineDrainingError after ``drain``, and
+    QueueFullError when there is no room in the queue for all of the prompts.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Engine:
         prefix_cache: bool = True,
     ) -> None:
         self._owner = OwnerProcess()
-        self._prompts = PromptEncoder(program)
+        self._intake = Intake(program, eos_token_ids(program))
         self._ids = itertools.count()
         self._admission = Admission(program.full_batch_size, max_queue)
         opened = contextlib.ExitStack()
@@ -72,7 +74,7 @@ class Engine:
             core = EngineCore(
                 program,
                 session,
-                self._prompts.tokenizer,
+                self._intake.tokenizer,
                 self._stats,
                 speculator=speculator,
                 admission=self._admission,
@@ -105,7 +107,7 @@ class Engine:
         """
         handles: list[RequestHandle] = []
         try:
-            handles += self._start(RequestHandle, self._encode_all(prompts, params))
+            handles += self._start(RequestHandle, self._check_all(prompts, params))
             return [handle.result() for handle in handles]
         except BaseException:
             for handle in handles:
@@ -126,7 +128,7 @@ class Engine:
         timeout_s: after so many seconds, queued or running, the request ends with finish_reason "timeout" and what it
             has so far; None is no limit.
         """
-        return self._start(RequestHandle, [self._encode(prompt, params)], timeout_s)[0]
+        return self._start(RequestHandle, [self._check(prompt, params)], timeout_s)[0]
 
     async def agenerate(
         self,
@@ -136,7 +138,7 @@ class Engine:
         """``generate`` for asyncio; cancelling it aborts the requests."""
         handles: list[AsyncRequestHandle] = []
         try:
-            handles += self._start(AsyncRequestHandle, self._encode_all(prompts, params))
+            handles += self._start(AsyncRequestHandle, self._check_all(prompts, params))
             return [await handle.result() for handle in handles]
         except BaseException:
             for handle in handles:
@@ -147,7 +149,7 @@ class Engine:
         self, prompt: Prompt, params: SamplingParams | None = None, *, timeout_s: float | None = None
     ) -> AsyncRequestHandle:
         """``stream`` for asyncio; call it inside a running event loop. Cancelling the reader aborts the request."""
-        return self._start(AsyncRequestHandle, [self._encode(prompt, params)], timeout_s)[0]
+        return self._start(AsyncRequestHandle, [self._check(prompt, params)], timeout_s)[0]
 
     def abort(self, request_id: int) -> None:
         """End a request before its next step, with finish_reason "abort"; one that has ended is left alone."""
@@ -172,34 +174,32 @@ class Engine:
         """Stop after the current step; pending requests get EngineClosedError. May be called again."""
         self._worker.close()
 
-    def _start(self, kind: type[_Handle], encoded: Sequence[_Encoded], timeout_s: float | None = None) -> list[_Handle]:
+    def _start(
+        self, kind: type[_Handle], checked: Sequence[CheckedRequest], timeout_s: float | None = None
+    ) -> list[_Handle]:
         deadline_s = None if timeout_s is None else time.perf_counter() + as_number("timeout_s", timeout_s, 0)
-        handles = [kind(next(self._ids), token_ids, self.abort) for token_ids, _ in encoded]
+        handles = [kind(next(self._ids), request.prompt_token_ids, self.abort) for request in checked]
         self._worker.submit(
             [
-                Request(handle.request_id, handle.prompt_token_ids, params, handle.sink, deadline_s)
-                for handle, (_, params) in zip(handles, encoded, strict=True)
+                Request(
+                    handle.request_id,
+                    request.prompt_token_ids,
+                    request.params,
+                    handle.sink,
+                    deadline_s,
+                    request.constraint,
+                )
+                for handle, request in zip(handles, checked, strict=True)
             ]
         )
         return handles
 
-    def _encode_all(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[_Encoded]:
-        """Every prompt with its parameters; raises before anything is queued."""
+    def _check(self, prompt: Prompt, params: SamplingParams | None) -> CheckedRequest:
         self._owner.check()
-        listed = prompt_list(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            return [self._encode(prompt, params) for prompt in listed]
-        if len(params) != len(listed):
-            raise ValueError(f"{len(listed)} prompts but {len(params)} params; give one for all, or one per prompt")
-        return [self._encode(prompt, one) for prompt, one in zip(listed, params, strict=True)]
+        return self._intake.check(prompt, params)
 
-    def _encode(self, prompt: Prompt, params: SamplingParams | None) -> _Encoded:
+    def _check_all(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[CheckedRequest]:
         self._owner.check()
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"params is a {type(params).__name__}; give SamplingParams")
-        if params.stop_strings and self._prompts.tokenizer is None:
-            raise ValueError(f"stop={params.stop!r} needs a tokenizer, and the program has none")
-        return self._prompts.encode(prompt), params
+        return self._intake.check_all(prompts, params)

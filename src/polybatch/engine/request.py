@@ -8,6 +8,7 @@ from typing import Literal
 
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.stats import SpeculationStats
+from polybatch.engine.structured.constraint import Constraint
 
 FinishReason = Literal["stop", "length", "abort", "timeout"]
 """Why a request ended.
@@ -78,6 +79,7 @@ class Request:
     """A validated request on its way to the engine thread. ``emit`` must neither block nor raise.
 
     deadline_s: on the engine's clock; the request ends with "timeout" when it comes.
+    constraint: of ``params.structured``, at its start; the request owns it.
     """
 
     request_id: int
@@ -85,3 +87,4 @@ class Request:
     params: SamplingParams
     emit: Callable[[Event], None]
     deadline_s: float | None = None
+    constraint: Constraint | None = None

@@ -5,11 +5,10 @@ A sequence's choice depends on its own logits, parameters and generator, and on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
+from polybatch.engine.adjustments import Adjustments
 from polybatch.engine.protocols import Logits
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation import acceptance
@@ -23,25 +22,26 @@ class Sampler:
     draft model take more; requests with a seed get none of those.
     """
 
-    def __init__(self, params: SamplingParams, eos_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, params: SamplingParams, adjustments: Adjustments | None = None) -> None:
+        """adjustments: of the sequence's logits; without, they are taken as they are."""
         self._params = params
-        self._eos_token_ids = list(eos_token_ids)
+        self._adjustments = adjustments
         self._generator = np.random.Generator(np.random.PCG64(params.seed))
 
-    def sample(self, logits: Logits, generated_tokens: int) -> int:
+    def sample(self, logits: Logits) -> int:
         """Choose a token id.
 
-        logits: float32 [vocab]; not modified. generated_tokens: how many tokens the request has so far.
+        logits: float32 [vocab]; not modified.
         Raises ValueError when the logits hold no finite maximum (NaN, +inf, or everything masked).
         """
-        logits, best = self._allowed(logits, generated_tokens)
+        logits, best = self._adjusted(logits)
         if self._params.temperature == 0:
             return best
         return self.draw(_weights(logits, logits[best], self._params))
 
-    def distribution(self, logits: Logits, generated_tokens: int) -> Probabilities:
+    def distribution(self, logits: Logits) -> Probabilities:
         """What ``sample`` draws from at a temperature above 0: float64 [vocab] that sums to 1. Raises as it does."""
-        logits, best = self._allowed(logits, generated_tokens)
+        logits, best = self._adjusted(logits)
         weights = _weights(logits, logits[best], self._params)
         weights /= weights.sum()
         return weights
@@ -50,20 +50,19 @@ class Sampler:
         """A token id by its weight, float64 [vocab]."""
         return _draw(weights, self._generator.random())
 
-    def verify(self, logits: Logits, generated_tokens: int, drafted: int, draft: Probabilities) -> int:
+    def verify(self, logits: Logits, drafted: int, draft: Probabilities) -> int:
         """Choose a token id, likely the ``drafted`` one, which was drawn from ``draft``; distributed as ``sample``."""
         if self._params.temperature == 0:
-            return self.sample(logits, generated_tokens)
-        target = self.distribution(logits, generated_tokens)
+            return self.sample(logits)
+        target = self.distribution(logits)
         if acceptance.accepts(target, draft, drafted, self._generator.random()):
             return drafted
         return self.draw(acceptance.residual(target, draft))
 
-    def _allowed(self, logits: Logits, generated_tokens: int) -> tuple[Logits, int]:
-        """The logits with what may not come masked, and the id of their maximum."""
-        if generated_tokens < self._params.min_tokens and self._eos_token_ids:
-            logits = logits.copy()
-            logits[self._eos_token_ids] = -np.inf
+    def _adjusted(self, logits: Logits) -> tuple[Logits, int]:
+        """The logits to choose from, and the id of their maximum."""
+        if self._adjustments is not None:
+            logits = self._adjustments.apply(logits)
         best = int(np.argmax(logits))  # the first of equals; the first NaN if there is one
         if not np.isfinite(logits[best]):
             raise ValueError(f"the logits have no finite maximum: token {best} has {logits[best]}")
@@ -71,9 +70,14 @@ class Sampler:
 
 
 def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> NDArray[np.float64]:
-    """Unnormalized probabilities, float64 [vocab], zero where top_k or top_p removes a token. Ties stay together."""
+    """Unnormalized probabilities, float64 [vocab], zero where min_p, top_k or top_p removes a token.
+
+    Ties stay together.
+    """
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, as it should
         weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - float(maximum)) / params.temperature)
+    if params.min_p > 0:
+        weights[weights < params.min_p] = 0.0  # the most probable token has the weight 1
     if 0 < params.top_k < weights.size:
         kth = np.partition(weights, -params.top_k)[-params.top_k]
         weights[weights < kth] = 0.0

@@ -67,8 +67,8 @@ class Drawing(Scripted):
         for _ in range(min(ask.limit, int(self.lengths.integers(0, 4)))):
             logits = DRAFT(tokens + drafted)
             if not self.best_guess:
-                rows.append(self.sampler.distribution(logits, 0))
-            drafted.append(self.sampler.sample(logits, 0))
+                rows.append(self.sampler.distribution(logits))
+            drafted.append(self.sampler.sample(logits))
         return Proposal(tuple(drafted), np.stack(rows) if rows else None)
 
 
@@ -90,7 +90,7 @@ def probabilities(params):
     sampler = Sampler(SamplingParams(**params))
     found = np.zeros((TOKENS,) * 3)
     for triple in itertools.product(range(TOKENS), repeat=3):
-        found[triple] = np.prod([sampler.distribution(TARGET([0, *triple[:i]]), 0)[triple[i]] for i in range(3)])
+        found[triple] = np.prod([sampler.distribution(TARGET([0, *triple[:i]]))[triple[i]] for i in range(3)])
     return found
 
 

@@ -59,7 +59,7 @@ class Draft:
         if sampler is None:
             token = int(np.argmax(logits))
         else:
-            self.distributions.append(sampler.distribution(logits, 0))
+            self.distributions.append(sampler.distribution(logits))
             token = sampler.draw(self.distributions[-1])
         self.token_ids.append(token)
         self.pending.append(token)

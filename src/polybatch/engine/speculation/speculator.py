@@ -67,7 +67,8 @@ class Speculator:
         open_ended = [Ask(sequence, sequence.remaining_tokens - 1) for sequence in _in_order(rows, sequences)]
         most = self._choice.to_draft(open_ended, self._proposer.draft_ms(len(rows)))
         asks = [Ask(ask.sequence, min(ask.limit, most)) for ask in open_ended]
-        proposals = self._proposer.propose(asks)
+        drafted = self._proposer.propose(asks)
+        proposals = [sequences[ask.request_id].allowed(proposal) for ask, proposal in zip(asks, drafted, strict=True)]
         self._offers = {ask.request_id: proposal for ask, proposal in zip(asks, proposals, strict=True)}
         kept = self._choice.to_verify(asks, proposals)
         return tuple(

@@ -52,10 +52,10 @@ def _schema(value: object) -> str:
             value = json.loads(value)
         except ValueError as error:
             raise InvalidGrammarError(f"the JSON schema is not valid JSON: {error}") from None
-    if not isinstance(value, (Mapping, bool)):
+    if not isinstance(value, Mapping):
         raise TypeError(f"a JSON schema is an object, not {value!r}; give a mapping or its JSON text")
     try:
-        return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+        return json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidGrammarError(f"the JSON schema cannot be written as JSON: {error}") from None
 
