@@ -69,6 +69,7 @@ class InferenceSession:
         self._table = table
         self._runner: StepRunner | None = runner
         self._skips_padding = runner.skips_padding
+        self._copies_slots = runner.copies_slots
         self._vocab_size = vocab_size
         continuous = table.config.continuous_batching
         self._allowed_shapes = tuple(row.input_shapes(continuous) for row in table.rows)
@@ -81,6 +82,11 @@ class InferenceSession:
     def skips_padding(self) -> bool:
         """Whether a step costs what its live rows cost; padding rows are then free, on the target ``cpu``."""
         return self._skips_padding
+
+    @property
+    def copies_slots(self) -> bool:
+        """Whether the target can copy positions from slot to slot."""
+        return self._copies_slots
 
     @property
     def allowed_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -112,10 +118,24 @@ class InferenceSession:
 
     def read_slot(self, slot: int) -> SlotKV:
         """A copy of one slot's keys and values, for tests and debugging; IndexError for a slot that is not there."""
-        if not 0 <= slot < self._table.config.full_batch_size:
-            raise IndexError(f"slot {slot} is out of range; the program has {self._table.config.full_batch_size} slots")
+        self._check_slot(slot)
         with self._lock:
             return self._open_runner().read_slot(slot)
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        """Make the first ``positions`` positions of slot ``target`` those of ``source``; what follows means nothing.
+
+        Raises IndexError for a slot that is not there, ValueError for positions that are not, and RuntimeError on a
+        target that cannot do it (``copies_slots``).
+        """
+        self._check_slot(source)
+        self._check_slot(target)
+        if not 0 <= positions <= self._table.config.ctx_len:
+            raise ValueError(f"{positions} positions are out of range; a slot has {self._table.config.ctx_len}")
+        if not self._copies_slots:
+            raise RuntimeError("this target cannot copy positions from slot to slot; run the tokens again instead")
+        with self._lock:
+            self._open_runner().copy_slot(source, target, positions)
 
     def close(self) -> None:
         """Release the cache; safe to call twice."""
@@ -129,6 +149,10 @@ class InferenceSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self._table.config.full_batch_size:
+            raise IndexError(f"slot {slot} is out of range; the program has {self._table.config.full_batch_size} slots")
 
     def _open_runner(self) -> StepRunner:
         if self._runner is None:

@@ -59,12 +59,14 @@ class MockSession:
     """Keeps the tokens of every slot; raises AssertionError on any input that breaks a rule."""
 
     skips_padding = False
+    copies_slots = True
 
     def __init__(self, program: MockProgram) -> None:
         self.program = program
         config = program.table.config
         self.cache = np.full((config.full_batch_size, config.ctx_len), -1, np.int64)
         self.steps: list[Step] = []
+        self.copies: list[tuple[int, int, int]] = []
         self.fault: StepFault | None = None
         self.delay_s = 0.0
         self.close_calls = 0
@@ -89,6 +91,14 @@ class MockSession:
         return {
             "logits": np.stack([self._write(slot, write, wanted) for slot, write in zip(slots, writes, strict=True)])
         }
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        assert self.copies_slots
+        assert (self.cache[source, :positions] >= 0).all(), f"slot {source} does not hold {positions} tokens"
+        self.copies.append((source, target, positions))
+        kept = self.cache[source, :positions].copy()
+        self.cache[target] = -1
+        self.cache[target, :positions] = kept
 
     def close(self) -> None:
         self.close_calls += 1
@@ -116,8 +126,7 @@ class MockSession:
         assert (positions[:count] == np.arange(start, start + count)).all(), f"positions jump: {positions}"
         assert start + count <= self.program.ctx_len, f"position beyond the context: {positions}"
         cached = int((self.cache[slot] >= 0).sum())
-        followed = start <= cached if self.program.overwrites else start in (0, cached)
-        assert followed, f"slot {slot} holds {cached} tokens, the row starts at {start}"
+        assert start <= cached, f"slot {slot} holds {cached} tokens, the row starts at {start}"
         assert ((ids[:count] >= 0) & (ids[:count] < (self.program.vocab_size or VOCAB))).all()
         return [(start + i, int(ids[i])) for i in range(count)]
 
@@ -139,7 +148,6 @@ class MockProgram:
     step_ms: dict[Any, float] | None = None
     text_tokenizer: Any = None
     vocab_size: int | None = VOCAB
-    overwrites: bool = False  # rejected drafts are written over
     logits_after: Callable[[list[int]], np.ndarray] = near_next_token
     sessions: list[MockSession] = field(default_factory=list)
     threads: int | None = None
@@ -193,5 +201,4 @@ def mock_program(
         prefill_seq_len=prefill_seq_len,
         **(table_options or {}),
     )
-    options.setdefault("overwrites", table.config.speculative)
     return MockProgram(table, **options)

@@ -11,6 +11,7 @@ from typing import Literal
 from polybatch.engine.admission import Admission
 from polybatch.engine.batch import Batch, StepRow, decode_batches
 from polybatch.engine.detokenizer import Detokenizer, special_ids
+from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
 from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
@@ -38,6 +39,7 @@ class EngineCore:
         clock: _Clock = time.perf_counter,
         speculator: Speculator | None = None,
         admission: Admission | None = None,
+        prefix_cache: bool = False,
     ) -> None:
         self._program = program
         self._session = session
@@ -48,10 +50,21 @@ class EngineCore:
         self._clock = clock
         self._speculator = speculator
         self._continuous = program.table.config.continuous_batching
-        self.scheduler = Scheduler(program.full_batch_size, program.prefill_seq_len, continuous=self._continuous)
+        self.scheduler = Scheduler(
+            program.full_batch_size,
+            program.prefill_seq_len,
+            continuous=self._continuous,
+            prefixes=self._prefixes(program, session) if prefix_cache else None,
+        )
         self._admission = admission
         self._sequences: dict[int, LiveSequence] = {}
         self._deadlines: list[tuple[float, int]] = []  # a heap; requests that have ended are left in it
+
+    def _prefixes(self, program: ProgramLike, session: SessionLike) -> PrefixReuse:
+        def tokens(request_id: int, start: int, count: int) -> tuple[int, ...]:
+            return self._sequences[request_id].tokens(start, count)
+
+        return PrefixReuse(program.full_batch_size, program.ctx_len, tokens, copies=session.copies_slots)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Queue validated requests next to each other; an exception fails all of them and nothing else."""
@@ -97,6 +110,8 @@ class EngineCore:
             return False
         rows = tuple(self._step_row(row) for row in plan.rows)
         try:
+            for copy in plan.copies:
+                self._session.copy_slot(copy.source, copy.target, copy.positions)
             if plan.phase == "decode" and self._speculator is not None:
                 rows = self._speculator.propose(rows, self._sequences)
             batches = self._batches(plan, rows)
@@ -125,7 +140,7 @@ class EngineCore:
             self._fail_step(batch.rows, error)
             return
         step_ms = (self._clock() - started) * 1e3
-        self._stats.step(batch.specialization.name, len(batch.rows), batch.padding_rows, step_ms)
+        self._stats.step(batch.specialization, len(batch.rows), batch.padding_rows, step_ms)
         if self._speculator is not None and batch.specialization.phase == "decode":
             self._speculator.ran(batch)
         for index, row in enumerate(batch.rows):
@@ -138,7 +153,7 @@ class EngineCore:
         """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab]."""
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
-            self._stats.tokens(prompt=len(row.token_ids))
+            self._count_prompt(sequence, row)
             if not self.scheduler.advance(row.request_id, len(row.token_ids)):
                 return
             delta = sequence.extend(logits)
@@ -152,6 +167,12 @@ class EngineCore:
             sequence.request.emit(delta)
         else:
             self._finish(delta, delta.finish_reason)
+
+    def _count_prompt(self, sequence: LiveSequence, row: StepRow) -> None:
+        if sequence.reused_tokens is None:  # its first chunk
+            sequence.reused_tokens = row.start
+            self._stats.reused(row.start)
+        self._stats.tokens(prompt=len(row.token_ids))
 
     def _end_overdue(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= self._clock():
@@ -198,8 +219,8 @@ class EngineCore:
 
     def _release(self, request_id: int, outcome: str) -> None:
         """Free everything the request holds, before its caller hears of the end."""
+        self.scheduler.remove(request_id, failed=outcome == "error")
         del self._sequences[request_id]
-        self.scheduler.remove(request_id)
         if self._speculator is not None:
             self._speculator.forget(request_id)
         self._leave(outcome)

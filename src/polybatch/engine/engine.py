@@ -39,7 +39,8 @@ class Engine:
         and no distribution that tokens are sampled from. fixed_k: draft up to this many tokens in every step, instead
         of the K that promises most. ValueError when the program has no rows for it.
     max_queue: most requests that may wait for a slot; None lets any number wait.
-    prefix_cache: let a request start from what a slot holds of its prompt.
+    prefix_cache: let a request start from what a slot holds of its prompt (continuous batching only); slots keep what
+        they hold until they are needed.
 
     All methods that take prompts raise, before anything is queued: ValueError for an empty or too long prompt, a token
     id (in the prompt or in logit_bias) outside the vocabulary, text that UTF-8 cannot encode, or stop strings without a
@@ -70,7 +71,7 @@ class Engine:
             speculator = open_speculator(program, speculation, fixed_k, threads, skips_padding=session.skips_padding)
             if speculator is not None:
                 opened.callback(speculator.close)
-            self._stats = StatsCollector(None if speculator is None else speculator.total)
+            self._stats = StatsCollector(None if speculator is None else speculator.total, program.full_batch_size)
             core = EngineCore(
                 program,
                 session,
@@ -78,6 +79,7 @@ class Engine:
                 self._stats,
                 speculator=speculator,
                 admission=self._admission,
+                prefix_cache=prefix_cache,
             )
             self._worker = Worker(core, opened.close, self._admission)
         except BaseException:

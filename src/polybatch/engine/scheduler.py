@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
+from polybatch.engine.prefixes import PrefixReuse, SlotCopy
 from polybatch.engine.slots import SlotAllocator
 
 
@@ -25,10 +26,11 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One prefill chunk, or one decode step over every decoding sequence in slot order."""
+    """One prefill chunk, or one decode step over every decoding sequence in slot order; before it, the copies."""
 
     phase: Literal["prefill", "decode"]
     rows: tuple[PlannedRow, ...]
+    copies: tuple[SlotCopy, ...] = ()
 
 
 @dataclass
@@ -36,6 +38,7 @@ class _Live:
     slot: int
     prompt_tokens: int
     cached_tokens: int = 0
+    began: bool = False
 
     @property
     def decoding(self) -> bool:
@@ -47,12 +50,22 @@ class Scheduler:
 
     While anything is decoding, at most one chunk runs between two decode steps; otherwise chunks run back to back.
     With ``continuous=False`` newcomers wait until every slot is free, and one chunk serves all prompts at once.
+    With ``prefixes`` (continuous only) a request starts behind what its slot, or another, holds of its prompt. What
+    others hold is looked up when its first chunk is due, so requests that come together share what the first has run.
     """
 
-    def __init__(self, slot_count: int, prefill_seq_len: int, *, continuous: bool = True) -> None:
+    def __init__(
+        self,
+        slot_count: int,
+        prefill_seq_len: int,
+        *,
+        continuous: bool = True,
+        prefixes: PrefixReuse | None = None,
+    ) -> None:
         self._slots = SlotAllocator(slot_count)
         self._prefill_seq_len = prefill_seq_len
         self._continuous = continuous
+        self._prefixes = prefixes if continuous else None
         self._waiting: OrderedDict[int, int] = OrderedDict()  # prompt tokens; either end and any key leave in O(1)
         self._live: dict[int, _Live] = {}
         self._chunk_since_decode = False
@@ -96,24 +109,52 @@ class Scheduler:
         live.cached_tokens += tokens
         return live.decoding
 
-    def remove(self, request_id: int) -> None:
-        """Forget a request, waiting or live; its slot is free at once. An unknown request is no error."""
+    def remove(self, request_id: int, *, failed: bool = False) -> None:
+        """Forget a request, waiting or live; its slot is free at once. An unknown request is no error.
+
+        failed: what the slot holds cannot be relied on.
+        """
         live = self._live.pop(request_id, None)
-        if live is not None:
-            self._slots.free(live.slot)
-        else:
+        if live is None:
             self._waiting.pop(request_id, None)
+            return
+        self._slots.free(live.slot)
+        if self._prefixes is not None and failed:
+            self._prefixes.forget(live.slot)
+        elif self._prefixes is not None:
+            self._prefixes.note(request_id, live.slot, live.cached_tokens)
+            self._prefixes.leave(live.slot)
 
     def _admit(self) -> None:
         if not self._continuous and self._live:
             return
         while self._waiting and self._slots.free_count:
             request_id, prompt_tokens = self._waiting.popitem(last=False)
-            self._live[request_id] = _Live(self._slots.allocate(), prompt_tokens)
+            slot, kept = None, 0
+            if self._prefixes is not None:
+                self._note_live(self._prefixes)
+                slot, kept = self._prefixes.choose(request_id, prompt_tokens, self._slots.free_slots)
+            self._live[request_id] = _Live(self._slots.allocate(slot), prompt_tokens, kept)
 
     def _prefill(self, prefilling: list[tuple[int, _Live]]) -> StepPlan:
         chosen = prefilling[:1] if self._continuous else sorted(prefilling, key=lambda item: item[1].slot)
-        return StepPlan("prefill", tuple(self._chunk(request_id, live) for request_id, live in chosen))
+        copies = tuple(copy for item in chosen if (copy := self._begin(*item)) is not None)
+        return StepPlan("prefill", tuple(self._chunk(request_id, live) for request_id, live in chosen), copies)
+
+    def _begin(self, request_id: int, live: _Live) -> SlotCopy | None:
+        """The copy to make before the first chunk of a request."""
+        began, live.began = live.began, True
+        if began or self._prefixes is None:
+            return None
+        self._note_live(self._prefixes)
+        copy = self._prefixes.copy(request_id, live.prompt_tokens, live.slot, live.cached_tokens)
+        if copy is not None:
+            live.cached_tokens = copy.positions
+        return copy
+
+    def _note_live(self, prefixes: PrefixReuse) -> None:
+        for request_id, live in self._live.items():
+            prefixes.note(request_id, live.slot, live.cached_tokens)
 
     def _chunk(self, request_id: int, live: _Live) -> PlannedRow:
         count = min(self._prefill_seq_len, live.prompt_tokens - live.cached_tokens)

@@ -25,6 +25,7 @@ class Sequence:
         room = ctx_len - len(request.prompt_token_ids)
         self.request = request
         self.token_ids: list[int] = []
+        self.reused_tokens: int | None = None  # of the prompt; known when its first chunk has run
         self._max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         self._eos = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._adjustments = Adjustments(params, sorted(eos_token_ids), request.prompt_token_ids, request.constraint)
@@ -104,6 +105,7 @@ class Sequence:
             request.prompt_token_ids,
             speculation,
             None if self._logprobs is None else tuple(self._logprobs),
+            self.reused_tokens or 0,
         )
 
     def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:

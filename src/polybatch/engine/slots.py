@@ -1,8 +1,6 @@
-"""The slots of the KV cache: which are free, lowest first."""
+"""The slots of the KV cache: which are free and which are held."""
 
 from __future__ import annotations
-
-import heapq
 
 
 class SlotAllocator:
@@ -12,7 +10,7 @@ class SlotAllocator:
         if count < 1:
             raise ValueError(f"a cache has at least 1 slot, got {count}")
         self.count = count
-        self._free = list(range(count))
+        self._free = set(range(count))
         self._held: set[int] = set()
 
     @property
@@ -20,14 +18,21 @@ class SlotAllocator:
         return len(self._free)
 
     @property
+    def free_slots(self) -> frozenset[int]:
+        return frozenset(self._free)
+
+    @property
     def held(self) -> frozenset[int]:
         return frozenset(self._held)
 
-    def allocate(self) -> int:
-        """Take the lowest free slot. Raises ValueError when none is free; ask ``free_count`` first."""
+    def allocate(self, slot: int | None = None) -> int:
+        """Take the lowest free slot, or a certain one. Raises ValueError when it, or none at all, is free."""
         if not self._free:
             raise ValueError(f"all {self.count} slots are held")
-        slot = heapq.heappop(self._free)
+        slot = min(self._free) if slot is None else slot
+        if slot not in self._free:
+            raise ValueError(f"slot {slot} is not free; free: {sorted(self._free)}")
+        self._free.remove(slot)
         self._held.add(slot)
         return slot
 
@@ -36,4 +41,4 @@ class SlotAllocator:
         if slot not in self._held:
             raise ValueError(f"slot {slot} is not held; held: {sorted(self._held)}")
         self._held.remove(slot)
-        heapq.heappush(self._free, slot)
+        self._free.add(slot)

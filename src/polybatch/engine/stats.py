@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polybatch.engine.protocols import SpecializationLike
 from polybatch.engine.speculation.stats import SpeculationStats, SpeculationTally
 
 _RECENT_STEPS = 1024  # step times kept per specialization, so that a long-lived engine does not grow
@@ -15,7 +16,10 @@ _RECENT_STEPS = 1024  # step times kept per specialization, so that a long-lived
 
 @dataclass(frozen=True)
 class SpecializationStats:
-    """Steps of one row of the table. ``step_ms`` holds the most recent steps (at most 1024), oldest first."""
+    """Steps of one row of the table. ``step_ms`` holds the most recent steps (at most 1024), oldest first.
+
+    phase, batch_size, num_speculative_tokens (K), comp_ctx_length (CCL; None: ctx_len): the row.
+    """
 
     name: str
     steps: int
@@ -23,6 +27,10 @@ class SpecializationStats:
     padding_rows: int
     total_ms: float
     step_ms: tuple[float, ...]
+    phase: str = ""
+    batch_size: int = 0
+    num_speculative_tokens: int = 0
+    comp_ctx_length: int | None = None
 
     def percentile_ms(self, percent: float) -> float | None:
         """Nearest-rank percentile of ``step_ms``, 0 < percent <= 100; None before the first step."""
@@ -30,6 +38,11 @@ class SpecializationStats:
             raise ValueError(f"percent={percent} is not allowed; give a number above 0 and at most 100")
         ordered = sorted(self.step_ms)
         return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)] if ordered else None
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps."""
+        return self.total_ms / 1e3
 
     @property
     def p50_ms(self) -> float | None:
@@ -42,9 +55,10 @@ class EngineStats:
     """A snapshot.
 
     specializations: by name, in order of first use. finished: requests by finish reason, "error" for failed ones.
-    prompt_tokens: tokens prefilled. generated_tokens: tokens sampled. live: requests that hold a slot.
-    waiting: requests queued. failed_steps: steps that raised. speculation: what was drafted and accepted; None in an
-    engine without speculation.
+    prompt_tokens: tokens prefilled. reused_tokens: prompt tokens that a slot held already, of the prefix_hits requests
+    that started from such. generated_tokens: tokens sampled. live: requests that hold a slot. waiting: requests queued.
+    free_slots: slots that no request holds. failed_steps: steps that raised. speculation: what was drafted and
+    accepted; None in an engine without speculation.
     """
 
     specializations: Mapping[str, SpecializationStats]
@@ -55,6 +69,9 @@ class EngineStats:
     waiting: int
     failed_steps: int
     speculation: SpeculationStats | None = None
+    reused_tokens: int = 0
+    prefix_hits: int = 0
+    free_slots: int = 0
 
     @property
     def steps(self) -> int:
@@ -67,30 +84,52 @@ class EngineStats:
 
 @dataclass
 class _Counts:
+    specialization: SpecializationLike
     steps: int = 0
     live_rows: int = 0
     padding_rows: int = 0
     total_ms: float = 0.0
     recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
+    def snapshot(self) -> SpecializationStats:
+        row = self.specialization
+        drafted = row.seq_len - 1 if row.phase == "decode" else 0
+        return SpecializationStats(
+            row.name,
+            self.steps,
+            self.live_rows,
+            self.padding_rows,
+            self.total_ms,
+            tuple(self.recent_ms),
+            row.phase,
+            row.batch_size,
+            drafted,
+            row.comp_ctx_length,
+        )
+
 
 class StatsCollector:
     """Counts on the engine thread; ``snapshot`` may be called from any thread."""
 
-    def __init__(self, speculation: SpeculationTally | None = None) -> None:
+    def __init__(self, speculation: SpeculationTally | None = None, slots: int = 0) -> None:
+        self._slots = slots
         self._speculation = speculation
         self._lock = threading.Lock()
         self._rows: dict[str, _Counts] = {}
         self._finished: Counter[str] = Counter()
         self._prompt_tokens = 0
         self._generated_tokens = 0
+        self._reused_tokens = 0
+        self._prefix_hits = 0
         self._failed_steps = 0
         self._live = 0
         self._waiting = 0
 
-    def step(self, name: str, live_rows: int, padding_rows: int, step_ms: float) -> None:
+    def step(self, specialization: SpecializationLike, live_rows: int, padding_rows: int, step_ms: float) -> None:
         with self._lock:
-            counts = self._rows.setdefault(name, _Counts())
+            counts = self._rows.get(specialization.name)
+            if counts is None:
+                counts = self._rows[specialization.name] = _Counts(specialization)
             counts.steps += 1
             counts.live_rows += live_rows
             counts.padding_rows += padding_rows
@@ -106,6 +145,12 @@ class StatsCollector:
             self._prompt_tokens += prompt
             self._generated_tokens += generated
 
+    def reused(self, tokens: int) -> None:
+        """A request started with ``tokens`` of its prompt in its slot."""
+        with self._lock:
+            self._reused_tokens += tokens
+            self._prefix_hits += tokens > 0
+
     def finished(self, reason: str) -> None:
         with self._lock:
             self._finished[reason] += 1
@@ -116,14 +161,8 @@ class StatsCollector:
 
     def snapshot(self) -> EngineStats:
         with self._lock:
-            rows = {
-                name: SpecializationStats(
-                    name, row.steps, row.live_rows, row.padding_rows, row.total_ms, tuple(row.recent_ms)
-                )
-                for name, row in self._rows.items()
-            }
             return EngineStats(
-                rows,
+                {name: row.snapshot() for name, row in self._rows.items()},
                 dict(self._finished),
                 self._prompt_tokens,
                 self._generated_tokens,
@@ -131,4 +170,7 @@ class StatsCollector:
                 self._waiting,
                 self._failed_steps,
                 None if self._speculation is None else self._speculation.snapshot(),
+                self._reused_tokens,
+                self._prefix_hits,
+                self._slots - self._live,
             )

@@ -36,6 +36,9 @@ class StepRunner(Protocol):
     skips_padding: bool
     """Whether a step costs what its live rows and tokens cost, however much padding its shapes have."""
 
+    copies_slots: bool
+    """Whether ``copy_slot`` works."""
+
     def run(
         self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
     ) -> Float32Array:
@@ -44,6 +47,10 @@ class StepRunner(Protocol):
 
     def read_slot(self, slot: int) -> SlotKV:
         """A copy of what one slot holds."""
+        ...
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        """Make the first ``positions`` positions of slot ``target`` those of ``source``; what follows means nothing."""
         ...
 
     def reset(self) -> None:

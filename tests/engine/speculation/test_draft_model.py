@@ -22,7 +22,7 @@ def target_program(**options):
 def draft_program(batch_size=(1, 2, 4), *, lengths=None, logits_after=near_next_token, **options):
     table_options = {"num_speculative_tokens": list(lengths)} if lengths else None
     options = {"prefill_seq_len": 8, **options}
-    return mock_program(batch_size, table_options=table_options, logits_after=logits_after, overwrites=True, **options)
+    return mock_program(batch_size, table_options=table_options, logits_after=logits_after, **options)
 
 
 def often_wrong(tokens):

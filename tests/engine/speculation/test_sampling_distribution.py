@@ -128,6 +128,6 @@ def test_a_naive_acceptance_rule_fails_the_check(monkeypatch):
 def test_a_draft_model_keeps_the_distribution(monkeypatch):
     seeds, generator = itertools.count(), np.random.PCG64
     monkeypatch.setattr(np.random, "PCG64", lambda seed=None: generator(next(seeds) if seed is None else seed))
-    counts, stats = draws(PLAIN, DraftModel(program(DRAFT, None, overwrites=True)), seeded=False)
+    counts, stats = draws(PLAIN, DraftModel(program(DRAFT, None)), seeded=False)
     assert all(0.1 < rate < 0.9 for rate in stats.acceptance_at)
     assert chi_square_p(counts, DRAWS * probabilities(PLAIN)) > 0.01

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from polybatch.kv_layout import LayerKV, LayerOffsets
+
 LINEAR_PANEL = 32
 """Output columns of one panel of a packed weight."""
 
@@ -169,3 +171,21 @@ def pack_values(slot: Tensor, offset: int, values: Tensor) -> None:
     padded = torch.zeros(kv_heads, view.shape[1] * view.shape[2], value_dim, dtype=slot.dtype)
     padded[:, :ctx_len] = values
     view.copy_(padded.view(view.shape))
+
+
+def copy_positions(
+    source: Tensor, target: Tensor, at: LayerOffsets, layer: LayerKV, ctx_len: int, positions: int
+) -> None:
+    """Copy the first positions of one layer from flat slot to flat slot, in whole groups of them.
+
+    Of the last group more may be copied than asked for; nobody reads that before it is written again.
+    """
+    heads, group = layer.kv_heads, elements_per_group(source.dtype)
+    ctx = _round_up(ctx_len, POSITION_GROUP)
+    keys, values = kv_head_elements(layer.key_dim, layer.value_dim, ctx_len, source.dtype)
+    for start, size, used in (
+        (at.keys, keys, keys * _round_up(positions, POSITION_GROUP) // ctx),
+        (at.values, values, values * _round_up(positions, group) // ctx),
+    ):
+        here, there = (slot[start : start + heads * size].view(heads, size) for slot in (source, target))
+        there[:, :used] = here[:, :used]

@@ -14,7 +14,7 @@ from polybatch.errors import ProgramCorruptError, ProgramError
 from polybatch.kv_layout import CacheSpec, KVLayout, LayerKV
 from polybatch.targets.base import Float32Array, Int64Array, SlotKV
 from polybatch.targets.cpu.native import KernelLibrary
-from polybatch.targets.cpu.packing import kv_head_elements, unpack_keys, unpack_values
+from polybatch.targets.cpu.packing import copy_positions, kv_head_elements, unpack_keys, unpack_values
 from polybatch.targets.cpu.padding import live_step
 from polybatch.weights import PAGE_BYTES, map_safetensors
 
@@ -85,6 +85,7 @@ class CpuRunner:
     """Steps over one cache [slots, elements] that is reserved whole and touched only where sequences live."""
 
     skips_padding = True
+    copies_slots = True
 
     def __init__(self, folder: Path, cache: CacheSpec, threads: int) -> None:
         self._graph, self._kernels = open_graph(folder)
@@ -119,6 +120,11 @@ class CpuRunner:
         keys = [unpack_keys(row, at.keys, kv.kv_heads, kv.key_dim, ctx_len) for kv, at in both]
         values = [unpack_values(row, at.values, kv.kv_heads, kv.value_dim, ctx_len) for kv, at in both]
         return SlotKV(tuple(keys), tuple(values))
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        here, there = self._cache[source], self._cache[target]
+        for layer, at in zip(self._layout.layers, self._layout.offsets, strict=True):
+            copy_positions(here, there, at, layer, self._layout.ctx_len, positions)
 
     def reset(self) -> None:
         """A new cache of untouched pages costs less than clearing the old one."""

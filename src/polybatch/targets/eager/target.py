@@ -40,6 +40,7 @@ class EagerRunner:
     """Runs steps by calling the model; the cache is one tensor [slots, elements]."""
 
     skips_padding = False
+    copies_slots = True
 
     def __init__(self, model: PreTrainedModel, layout: KVLayout, slots: int, threads: int) -> None:
         self._layout = layout
@@ -70,6 +71,15 @@ class EagerRunner:
             keys.append(row[at.keys : at.keys + size * layer.key_dim].view(*shape, layer.key_dim).clone())
             values.append(row[at.values : at.values + size * layer.value_dim].view(*shape, layer.value_dim).clone())
         return SlotKV(tuple(keys), tuple(values))
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        ctx_len = self._layout.ctx_len
+        both = (self._cache[source], self._cache[target])
+        for layer, at in zip(self._layout.layers, self._layout.offsets, strict=True):
+            for start, size in ((at.keys, layer.key_dim), (at.values, layer.value_dim)):
+                here, there = (row[start : start + layer.kv_heads * ctx_len * size] for row in both)
+                shape = (layer.kv_heads, ctx_len, size)
+                there.view(shape)[:, :positions] = here.view(shape)[:, :positions]
 
     def reset(self) -> None:
         self._cache.zero_()
