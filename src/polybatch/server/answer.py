@@ -69,8 +69,10 @@ class Answer:
         self._abort = abort
 
     def on_end(self, call: Callable[[], object]) -> None:
-        """Call this once every choice has ended."""
+        """Call this once every choice has ended, which may be now."""
         self._on_end = call
+        if self._pending == 0:
+            call()
 
     def sink(self, choice: int) -> Callable[[Event], None]:
         """Where the engine puts the events of one choice, on its own thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from starlette.responses import Response
 
 from polybatch.server.json_text import JsonResponse
 
-_LOG = logging.getLogger("polybatch.server")
 _FIELD = re.compile(r"^([a-z_]+)(?:=| )")
 _VALIDATOR = "Value error, "
 
@@ -100,7 +98,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    # The web framework raises it again after this, and uvicorn then logs it.
     return ApiError(500, "internal error; the server's log has it", kind="server_error").response()
 
 
@@ -108,7 +106,9 @@ def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(one["type"] == "json_invalid" for one in found):
-        return bad_request(f"the body is not JSON: {found[0].get('ctx', {}).get('error', 'it cannot be read')}").response()
+        return bad_request(
+            f"the body is not JSON: {found[0].get('ctx', {}).get('error', 'it cannot be read')}"
+        ).response()
     param = _param(found[0], error.body)
     reasons = dict.fromkeys(_reason(one) for one in found if _param(one, error.body) == param)
     if param is None:  # a rule about several fields: its text begins with the name of the first

@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from polybatch.engine import Engine
 from polybatch.server.errors import ApiError, bad_request
+from polybatch.server.logprobs import TokenTexts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A loaded program. about: what /version and the page say of it."""
 
@@ -26,6 +28,11 @@ class ServedModel:
     about: Mapping[str, Any] = field(default_factory=dict)
     created: int = field(default_factory=lambda: int(time.time()))
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """What single tokens look like."""
+        return TokenTexts(self.require_tokenizer("logprobs"))
 
     def encode(self, text: str, param: str, *, special: bool = True) -> list[int]:
         """Token ids of a text, of any number."""
@@ -70,5 +77,8 @@ class ServedModel:
         """404 unless the request names this model or none."""
         if name is not None and name != self.name:
             raise ApiError(
-                404, f"there is no model {name!r} here; this server has {self.name!r}", param="model", code="model_not_found"
+                404,
+                f"there is no model {name!r} here; this server has {self.name!r}",
+                param="model",
+                code="model_not_found",
             )
