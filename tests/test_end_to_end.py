@@ -65,3 +65,23 @@ def test_a_seeded_request_does_not_depend_on_its_neighbours(program: Program) ->
             return engine.generate(prompts, [seeded, *[unseeded] * neighbours])[0]
 
     assert len({run(neighbours).token_ids for neighbours in (0, 1, 3, 7, 0)}) == 1
+
+
+def test_a_shared_prefix_is_reused_and_changes_no_answer(program: Program) -> None:
+    """Conversations that go on, begin alike, and come together; on the cpu their logits are those of no reuse."""
+    system = list(range(1, 22))
+    params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=3)
+
+    def run(prefix_cache: bool) -> tuple[list[Completion], int]:
+        with Engine(program, prefix_cache=prefix_cache) as engine:
+            first = engine.generate([[*system, 30 + i] for i in range(6)], params)
+            turns = [[*answer.prompt_token_ids, *answer.token_ids, 7] for answer in first]
+            second = engine.generate(turns, params)
+            return [*first, *second], engine.stats.reused_tokens
+
+    (ours, reused), (expected, none) = run(True), run(False)
+    assert none == 0
+    assert reused == sum(answer.reused_tokens for answer in ours) > 6 * len(system)
+    assert [answer.token_ids for answer in ours] == [answer.token_ids for answer in expected]
+    if program.manifest.batch_invariant:
+        assert [answer.logprobs for answer in ours] == [answer.logprobs for answer in expected]

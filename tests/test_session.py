@@ -226,3 +226,39 @@ def test_any_order_of_steps_equals_one_prefill(program: Program, data: st.DataOb
         for slot, sequence in tokens.items():
             session.reset()
             np.testing.assert_allclose(last[slot], prefill(session, program.table, sequence, slot), atol=2e-5)
+
+
+@pytest.mark.parametrize("copied", [1, 15, 16, 17, 19])
+def test_a_copied_beginning_is_as_good_as_running_it(session: InferenceSession, program: Program, copied: int) -> None:
+    """Bit by bit on every target: the rest runs in the same steps."""
+    other = [9] * 30
+    prefill(session, program.table, TOKENS, 0)
+    prefill(session, program.table, other, 2)
+    untouched = session.read_slot(3)
+    session.copy_slot(0, 2, copied)
+    rest = session.run(prefill_inputs(program.table, TOKENS[copied:][:CHUNK], 2, copied))["logits"][0, 0]
+    expected = session.run(prefill_inputs(program.table, TOKENS[copied:][:CHUNK], 0, copied))["logits"][0, 0]
+    np.testing.assert_array_equal(rest, expected)
+    source, target = session.read_slot(0), session.read_slot(2)
+    end = min(len(TOKENS), copied + CHUNK)
+    for ours, theirs in zip((*target.keys, *target.values), (*source.keys, *source.values), strict=True):
+        assert torch.equal(ours[:, :end], theirs[:, :end])
+    after = session.read_slot(3)
+    assert all(map(torch.equal, (*after.keys, *after.values), (*untouched.keys, *untouched.values)))
+
+
+def test_copies_of_what_is_not_there_are_refused(session: InferenceSession) -> None:
+    assert session.copies_slots
+    for source, target in ((0, SLOTS), (-1, 0)):
+        with pytest.raises(IndexError, match=f"the program has {SLOTS} slots"):
+            session.copy_slot(source, target, 1)
+    for positions in (-1, CTX_LEN + 1):
+        with pytest.raises(ValueError, match="positions are out of range"):
+            session.copy_slot(0, 1, positions)
+
+
+def test_a_target_that_cannot_copy_says_so(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    with program.session() as session:
+        monkeypatch.setattr(session, "_copies_slots", False)
+        with pytest.raises(RuntimeError, match="cannot copy positions"):
+            session.copy_slot(0, 1, 1)

@@ -33,7 +33,7 @@ class PolybatchPeer(Peer):
         self._vocab = program.vocab_size
         self._filled: set[int] = set()
         if config.task == "generate":
-            self._engine = Engine(program, threads=config.threads)
+            self._engine = Engine(program, threads=config.threads, prefix_cache=False)  # every prompt is run
         else:
             self._session = program.session(config.threads)
 

@@ -62,7 +62,7 @@ class EngineProcess:
 
 def _serve(pipe: Connection, spec: EngineSpec) -> None:
     program = Program.load(spec.program)
-    with Engine(program, spec.speculation, fixed_k=spec.fixed_k, threads=spec.threads) as engine:
+    with Engine(program, spec.speculation, fixed_k=spec.fixed_k, threads=spec.threads, prefix_cache=False) as engine:
         while True:
             try:
                 prompts, params = pipe.recv()

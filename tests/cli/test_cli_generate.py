@@ -146,3 +146,39 @@ def test_what_cannot_run_is_one_line(run, program_dir, options, words):
     assert words in result.stderr.splitlines()[-1]
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in result.output
+
+
+def test_penalties_change_the_answer(run, program_dir):
+    options = ("generate", program_dir, "-p", "Hello", "--max-tokens", "150", "--json")
+    plain = json.loads(run(*options).stdout)["completions"][0]["token_ids"]
+    for penalty in ("--presence-penalty", "--frequency-penalty", "--repetition-penalty"):
+        data = json.loads(run(*options, penalty, "2").stdout)
+        assert data["params"][penalty[2:].replace("-", "_")] == 2
+        assert data["completions"][0]["token_ids"] != plain
+    assert json.loads(run(*options, "--min-p", "0.25").stdout)["params"]["min_p"] == 0.25
+
+
+def test_an_answer_keeps_to_a_regex_or_a_schema(run, program_dir, tmp_path):
+    assert run("generate", program_dir, "-p", "Hello", "--regex", "(yes|no)").stdout in ("yes\n", "no\n")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],'
+        '"additionalProperties": false}'
+    )
+    result = run("generate", program_dir, "-p", "Hello", "--json-schema", schema, "--max-tokens", "200")
+    assert json.loads(result.stdout)["ok"] in (True, False)
+
+
+def test_grammars_that_cannot_be_kept_to_are_one_line(run, program_dir, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text("{")
+    for options, said in (
+        (("--regex", "a("), "the regex is not valid"),
+        (("--json-schema", schema), f"{schema}: the JSON schema is not valid JSON"),
+        (("--json-schema", tmp_path / "none.json"), "none.json"),
+        (("--json-schema", schema, "--regex", "a"), "leave out --regex"),
+        (("--min-p", "2"), "min_p=2.0 is not allowed"),
+    ):
+        result = run("generate", program_dir, "-p", "Hello", *options)
+        assert result.exit_code != 0
+        assert said in result.stderr

@@ -11,17 +11,25 @@ from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
 from polybatch.engine.stats import StatsCollector
+from polybatch.engine.structured.grammar import GrammarCompiler
 
 
 class Harness:
     """A core whose steps the test drives; ``events[i]`` is what request i was sent."""
 
     def __init__(
-        self, program: MockProgram, speculation: Speculation | None = None, fixed_k: int | None = None
+        self,
+        program: MockProgram,
+        speculation: Speculation | None = None,
+        fixed_k: int | None = None,
+        *,
+        prefix_cache: bool = False,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        self.grammars = grammars
         self.session = program.session()
         speculator = open_speculator(program, speculation, fixed_k, None, skips_padding=False)
-        self.stats = StatsCollector(None if speculator is None else speculator.total)
+        self.stats = StatsCollector(None if speculator is None else speculator.total, program.full_batch_size)
         self.core = EngineCore(
             program,
             self.session,
@@ -29,14 +37,17 @@ class Harness:
             self.stats,
             clock=iter(range(10**9)).__next__,
             speculator=speculator,
+            prefix_cache=prefix_cache,
         )
         self.events: list[list] = []
 
-    def add(self, prompt, **params) -> int:
+    def add(self, prompt, *, deadline_s=None, **params) -> int:
         events: list = []
         self.events.append(events)
         request_id = len(self.events) - 1
-        self.core.add([Request(request_id, tuple(prompt), SamplingParams(**params), events.append)])
+        sampling = SamplingParams(**params)
+        constraint = None if sampling.structured is None else self.grammars.compile(sampling.structured)
+        self.core.add([Request(request_id, tuple(prompt), sampling, events.append, deadline_s, constraint)])
         return request_id
 
     def step(self, count: int = 1) -> None:

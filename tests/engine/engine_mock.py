@@ -59,10 +59,10 @@ class MockSession:
     """Keeps the tokens of every slot; raises AssertionError on any input that breaks a rule."""
 
     skips_padding = False
-    copies_slots = True
 
     def __init__(self, program: MockProgram) -> None:
         self.program = program
+        self.copies_slots = program.copies_slots
         config = program.table.config
         self.cache = np.full((config.full_batch_size, config.ctx_len), -1, np.int64)
         self.steps: list[Step] = []
@@ -148,6 +148,7 @@ class MockProgram:
     step_ms: dict[Any, float] | None = None
     text_tokenizer: Any = None
     vocab_size: int | None = VOCAB
+    copies_slots: bool = True
     logits_after: Callable[[list[int]], np.ndarray] = near_next_token
     sessions: list[MockSession] = field(default_factory=list)
     threads: int | None = None

@@ -15,7 +15,16 @@ REQUEST = st.tuples(
     st.integers(1, 40),
     st.integers(0, 6),  # steps before the next request comes
     st.none() | st.integers(0, 8),  # abort after so many steps
-    st.sampled_from([{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.5, "top_k": 5, "seed": 9}]),
+    st.sampled_from(
+        [
+            {},
+            {"temperature": 0.8, "seed": 3},
+            {"temperature": 1.5, "top_k": 5, "seed": 9},
+            {"frequency_penalty": 1.0, "presence_penalty": 0.5, "logit_bias": {7: 3.0}},
+            {"repetition_penalty": 1.3, "temperature": 0.7, "min_p": 0.05, "seed": 5, "logprobs": 2},
+            {"ignore_eos": True, "logprobs": 0},
+        ]
+    ),
 )
 BATCHES = st.sets(st.integers(1, 4), min_size=1).map(sorted)
 
@@ -40,6 +49,7 @@ def run_mix(harness: Harness, requests, eos=EOS) -> None:
             assert outcome.token_ids == expected.token_ids[: len(outcome.token_ids)]
         else:
             assert (outcome.token_ids, outcome.finish_reason) == (expected.token_ids, expected.finish_reason)
+            assert outcome.logprobs == expected.logprobs
     assert harness.core.scheduler.held_slots == frozenset()
 
 

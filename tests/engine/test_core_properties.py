@@ -17,8 +17,8 @@ REQUESTS = st.lists(REQUEST, max_size=8)
 
 
 @settings(max_examples=60, deadline=None)
-@given(REQUESTS, BATCHES, st.integers(0, 2), st.booleans())
-def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, spare_slots, continuous):
+@given(REQUESTS, BATCHES, st.integers(0, 2), st.booleans(), st.booleans())
+def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, spare_slots, continuous, prefix_cache):
     program = mock_program(
         batches if continuous else batches[-1],
         full_batch_size=batches[-1] + spare_slots,
@@ -26,7 +26,7 @@ def test_any_mix_of_requests_equals_the_solo_runs(requests, batches, spare_slots
         continuous_batching=continuous,
         eos_token_ids=EOS,
     )
-    harness = Harness(program)
+    harness = Harness(program, prefix_cache=prefix_cache)
     run_mix(harness, requests)
     for events in harness.events:
         assert [type(event) for event in events[-2:]] == [Delta, Completion]

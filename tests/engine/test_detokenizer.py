@@ -107,3 +107,12 @@ def test_a_step_decodes_a_window_and_not_the_whole_text():
 
     assert "".join(deltas(Counting(), list(b"abcdefgh" * 50))) == "abcdefgh" * 50
     assert max(lengths) <= 2
+
+
+def test_a_tokenizer_with_a_decoder_of_its_own_is_asked():
+    class Shouting(type(byte_level())):
+        def _decode(self, token_ids, **options):
+            return super()._decode(token_ids, **options).upper()
+
+    tokenizer = Shouting(tokenizer_object=byte_level("ab").backend_tokenizer)
+    assert "".join(deltas(tokenizer, [256, ord("c")])) == "ABC"

@@ -44,6 +44,13 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert set(draws(SamplingParams(temperature=1.0, top_p=0.79, seed=0), logits=logits)) == {1, 2}
 
 
+def test_min_p_keeps_what_is_at_least_so_probable():
+    logits = np.log(np.array([0.1, 0.5, 0.3, 0.1], np.float32))
+    assert set(draws(SamplingParams(temperature=1.0, min_p=0.5, seed=0), logits=logits)) == {1, 2}
+    assert set(draws(SamplingParams(temperature=1.0, min_p=0.61, seed=0), logits=logits)) == {1}
+    assert set(draws(SamplingParams(temperature=1.0, min_p=0.19, seed=0), logits=logits)) == {0, 1, 2, 3}
+
+
 def test_a_tiny_temperature_is_greedy_without_warnings():
     logits = np.array([0.0, 3.0, 2.0], np.float32)
     assert set(draws(SamplingParams(temperature=1e-308, seed=0), logits=logits)) == {1}

@@ -17,6 +17,7 @@ from polybatch.targets.cpu.isa import ISAS, available_isas, resolve_isa
 from polybatch.targets.cpu.kernel_calls import Int8
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, soname
 from polybatch.targets.cpu.packing import (
+    copy_positions,
     kv_head_elements,
     pack_keys,
     pack_linear,
@@ -523,3 +524,23 @@ def test_reading_a_slot_gives_back_what_was_written(dtype: torch.dtype, geometry
     for at, (k, v) in zip(layout.offsets, written, strict=True):
         assert_same_bits(unpack_keys(slot, at.keys, g.kv_heads, g.head_dim, g.ctx_len), k)
         assert_same_bits(unpack_values(slot, at.values, g.kv_heads, g.value_dim, g.ctx_len), v)
+
+
+@dtypes
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "short_ctx"])
+@pytest.mark.parametrize("positions", [1, 5, 16])
+def test_a_copy_of_positions_has_them_all_and_touches_no_other_layer(
+    dtype: torch.dtype, geometry: str, positions: int
+) -> None:
+    g = GEOMETRIES[geometry]
+    positions = min(positions, g.ctx_len)
+    layout = two_layers(g, dtype)
+    source, target = (seeded(layout.slot_elements, dtype=dtype, seed=seed) for seed in (1, 2))
+    before = target.clone()
+    first, second = layout.offsets
+    layer = layout.layers[0]
+    copy_positions(source, target, first, layer, g.ctx_len, positions)
+    for unpack, at, size in ((unpack_keys, first.keys, g.head_dim), (unpack_values, first.values, g.value_dim)):
+        ours, theirs = (unpack(slot, at, g.kv_heads, size, g.ctx_len)[:, :positions] for slot in (target, source))
+        assert_same_bits(ours, theirs)
+    assert_same_bits(target[second.keys :], before[second.keys :])

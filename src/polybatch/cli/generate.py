@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,15 @@ from polybatch.cli.options import (
     TopK,
     TopP,
     sampling_params,
+)
+from polybatch.cli.sampling import (
+    FrequencyPenalty,
+    JsonSchema,
+    MinP,
+    PresencePenalty,
+    Regex,
+    RepetitionPenalty,
+    structured_output,
 )
 from polybatch.cli.speculate import FixedK, Speculate, load_speculation, speculation_json, speculation_line
 from polybatch.cli.stages import Stages
@@ -76,6 +85,12 @@ def generate(
     threads: Threads = None,
     speculate: Speculate = None,
     fixed_k: FixedK = None,
+    min_p: MinP = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
     as_json: Json = False,
 ) -> None:
     """Answer prompts, as many at once as the program has slots.
@@ -85,7 +100,14 @@ def generate(
     texts = _read_prompts(prompt, prompts_file)
     if system is not None and not chat:
         raise typer.BadParameter("needs --chat, which makes messages of the prompts", param_hint="--system")
-    params = sampling_params(max_tokens, temperature, top_p, top_k, seed, stop)
+    params = replace(
+        sampling_params(max_tokens, temperature, top_p, top_k, seed, stop),
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        structured=structured_output(json_schema, regex),
+    )
     prompts = [_messages(text, system) if chat else text for text in texts]
     with Stages(bars=not as_json) as stages:
         run = _generate(directory, texts, prompts, params, _EngineOptions(speculate, fixed_k, threads), stages)
@@ -188,6 +210,7 @@ def _to_json(run: _Run) -> dict[str, Any]:
         "stats": {
             "seconds": run.seconds,
             "prompt_tokens": stats.prompt_tokens,
+            "reused_tokens": stats.reused_tokens,
             "generated_tokens": stats.generated_tokens,
             "specializations": [
                 {

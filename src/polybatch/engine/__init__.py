@@ -8,7 +8,7 @@ from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.draft_model import DraftModel
 from polybatch.engine.speculation.prompt_lookup import PromptLookup
 from polybatch.engine.speculation.stats import SpeculationStats
-from polybatch.engine.stats import EngineStats, SpecializationStats
+from polybatch.engine.stats import EngineStats, SlotState, SpecializationStats
 from polybatch.engine.structured import StructuredOutput
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "PromptLookup",
     "RequestHandle",
     "SamplingParams",
+    "SlotState",
     "SpecializationStats",
     "SpeculationStats",
     "StructuredOutput",

@@ -14,10 +14,10 @@ from polybatch.engine.detokenizer import Detokenizer, special_ids
 from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
-from polybatch.engine.scheduler import PlannedRow, Scheduler, StepPlan
+from polybatch.engine.scheduler import LiveRequest, PlannedRow, Scheduler, StepPlan
 from polybatch.engine.sequence import Sequence as LiveSequence
 from polybatch.engine.speculation.speculator import Speculator
-from polybatch.engine.stats import StatsCollector
+from polybatch.engine.stats import SlotState, StatsCollector
 from polybatch.errors import ProgramError
 
 _Clock = Callable[[], float]
@@ -95,6 +95,18 @@ class EngineCore:
         """End a request, queued or live, with finish_reason "abort"; one that has ended already is left alone."""
         self._end(request_id, "abort")
 
+    def slots(self) -> tuple[SlotState, ...]:
+        """What every slot does; may be called from any thread."""
+        return tuple(self._slot(slot, live) for slot, live in enumerate(self.scheduler.occupants))
+
+    def _slot(self, slot: int, live: LiveRequest | None) -> SlotState:
+        sequence = None if live is None else self._sequences.get(live.request_id)
+        if live is None or sequence is None:
+            return SlotState(slot, None, self.scheduler.kept_tokens(slot))
+        generated, since = len(sequence.token_ids), sequence.first_token_s
+        speed = (generated - 1) / (self._clock() - since) if since is not None and generated > 1 else None
+        return SlotState(slot, live.request_id, live.cached_tokens, live.prompt_tokens, generated, speed)
+
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``, whatever state an error in the engine has left behind."""
         for request_id in list(self._sequences):
@@ -157,6 +169,7 @@ class EngineCore:
             if not self.scheduler.advance(row.request_id, len(row.token_ids)):
                 return
             delta = sequence.extend(logits)
+            sequence.first_token_s = self._clock()
         else:
             delta = sequence.extend(logits, row.proposal)
             self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over

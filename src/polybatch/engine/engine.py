@@ -22,7 +22,7 @@ from polybatch.engine.request import Completion, Request
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
-from polybatch.engine.stats import EngineStats, StatsCollector
+from polybatch.engine.stats import EngineStats, SlotState, StatsCollector
 from polybatch.engine.worker import Worker
 
 _Handle = TypeVar("_Handle", RequestHandle, AsyncRequestHandle)
@@ -72,7 +72,7 @@ class Engine:
             if speculator is not None:
                 opened.callback(speculator.close)
             self._stats = StatsCollector(None if speculator is None else speculator.total, program.full_batch_size)
-            core = EngineCore(
+            self._core = EngineCore(
                 program,
                 session,
                 self._intake.tokenizer,
@@ -81,7 +81,7 @@ class Engine:
                 admission=self._admission,
                 prefix_cache=prefix_cache,
             )
-            self._worker = Worker(core, opened.close, self._admission)
+            self._worker = Worker(self._core, opened.close, self._admission)
         except BaseException:
             opened.close()
             raise
@@ -163,6 +163,11 @@ class Engine:
         """A snapshot of what the engine has done and holds."""
         self._owner.check()
         return self._stats.snapshot()
+
+    def slots(self) -> tuple[SlotState, ...]:
+        """What every slot does now: whose it is, how far that request is, and how fast."""
+        self._owner.check()
+        return self._core.slots()
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Take no more requests and wait for those that are there; False if some are left after ``timeout_s``.

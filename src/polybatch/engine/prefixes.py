@@ -77,6 +77,10 @@ class PrefixReuse:
             self._tokens[slot, known:cached] = self._source(request_id, known, cached - known)
             self._lengths[slot] = cached
 
+    def held(self, slot: int) -> int:
+        """How many tokens ``slot`` holds, as far as is noted."""
+        return int(self._lengths[slot])
+
     def leave(self, slot: int) -> None:
         """The sequence in ``slot`` has ended."""
         self._uses += 1

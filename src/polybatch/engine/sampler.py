@@ -14,6 +14,12 @@ from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation import acceptance
 from polybatch.engine.speculation.acceptance import Probabilities
 
+Weights = NDArray[np.float32]
+
+_LOWEST_TEMPERATURE = 1e-30
+"""Of float32 logits the maximum alone is left long before; dividing by less would overflow."""
+_BLOCK = 256
+
 
 class Sampler:
     """The token choices of one request; holds that request's own random generator (PCG64).
@@ -42,12 +48,12 @@ class Sampler:
     def distribution(self, logits: Logits) -> Probabilities:
         """What ``sample`` draws from at a temperature above 0: float64 [vocab] that sums to 1. Raises as it does."""
         logits, best = self._adjusted(logits)
-        weights = _weights(logits, logits[best], self._params)
+        weights = _weights(logits, logits[best], self._params).astype(np.float64)
         weights /= weights.sum()
         return weights
 
-    def draw(self, weights: NDArray[np.float64]) -> int:
-        """A token id by its weight, float64 [vocab]."""
+    def draw(self, weights: Weights | Probabilities) -> int:
+        """A token id by its weight, [vocab]."""
         return _draw(weights, self._generator.random())
 
     def verify(self, logits: Logits, drafted: int, draft: Probabilities) -> int:
@@ -69,29 +75,46 @@ class Sampler:
         return logits, best
 
 
-def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> NDArray[np.float64]:
-    """Unnormalized probabilities, float64 [vocab], zero where min_p, top_k or top_p removes a token.
+def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> Weights:
+    """Unnormalized probabilities, float32 [vocab], zero where min_p, top_k or top_p removes a token.
 
-    Ties stay together.
+    The most probable token has the weight 1. Ties stay together.
     """
+    temperature = np.float32(max(params.temperature, _LOWEST_TEMPERATURE))
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, as it should
-        weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - float(maximum)) / params.temperature)
-    if params.min_p > 0:
-        weights[weights < params.min_p] = 0.0  # the most probable token has the weight 1
+        weights: Weights = np.exp((logits - maximum) / temperature)
+    least = np.float32(params.min_p)
     if 0 < params.top_k < weights.size:
-        kth = np.partition(weights, -params.top_k)[-params.top_k]
-        weights[weights < kth] = 0.0
+        least = max(least, np.partition(weights, -params.top_k)[-params.top_k])
+    if least > 0:
+        weights *= weights >= least
     if params.top_p < 1:
-        descending = np.sort(weights[weights > 0])[::-1]
-        mass = np.cumsum(descending)
-        last = min(int(np.searchsorted(mass, params.top_p * mass[-1])), descending.size - 1)
-        weights[weights < descending[last]] = 0.0
+        weights *= weights >= _least_of_top_p(weights, params.top_p)
     return weights
 
 
-def _draw(weights: NDArray[np.float64], uniform: float) -> int:
-    """Inverse of the cumulative distribution, in order of token id; ``uniform`` is in [0, 1)."""
-    kept = np.flatnonzero(weights)
-    mass = np.cumsum(weights[kept])
-    index = int(np.searchsorted(mass, uniform * mass[-1], side="right"))
-    return int(kept[min(index, kept.size - 1)])
+def _least_of_top_p(weights: Weights, top_p: float) -> np.float32:
+    """The smallest weight in the smallest set of tokens that has ``top_p`` of all weight."""
+    total = weights.sum(dtype=np.float64)
+    # All tokens below the average of what is left out add up to less than that, so the last one kept is above it.
+    descending = np.sort(weights[weights > (1 - top_p) * total / weights.size])[::-1]
+    last = int(np.searchsorted(np.cumsum(descending, dtype=np.float64), top_p * total))
+    least: np.float32 = descending[min(last, descending.size - 1)]
+    return least
+
+
+def _draw(weights: Weights | Probabilities, uniform: float) -> int:
+    """Inverse of the cumulative distribution, in order of token id; ``uniform`` is in [0, 1).
+
+    Goes by blocks first: a cumulative sum over a whole vocabulary takes longer than everything else together.
+    """
+    starts = np.arange(0, weights.size, _BLOCK)
+    ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
+    target = uniform * ends[-1]
+    block = min(int(np.searchsorted(ends, target, side="right")), ends.size - 1)
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK]
+    before = ends[block - 1] if block else 0.0
+    index = int(np.searchsorted(np.cumsum(inside, dtype=np.float64), target - before, side="right"))
+    if index < inside.size:
+        return block * _BLOCK + index
+    return int(np.flatnonzero(weights[: (block + 1) * _BLOCK])[-1])  # rounding left the target beyond the last

@@ -34,7 +34,10 @@ class StepPlan:
 
 
 @dataclass
-class _Live:
+class LiveRequest:
+    """A request that holds a slot: ``cached_tokens`` of its tokens are in the cache."""
+
+    request_id: int
     slot: int
     prompt_tokens: int
     cached_tokens: int = 0
@@ -67,7 +70,8 @@ class Scheduler:
         self._continuous = continuous
         self._prefixes = prefixes if continuous else None
         self._waiting: OrderedDict[int, int] = OrderedDict()  # prompt tokens; either end and any key leave in O(1)
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, LiveRequest] = {}
+        self._occupants: list[LiveRequest | None] = [None] * slot_count
         self._chunk_since_decode = False
 
     @property
@@ -81,9 +85,18 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def occupants(self) -> tuple[LiveRequest | None, ...]:
+        """Who holds each slot. Another thread may read it: each entry is right, if not all of the same moment."""
+        return tuple(self._occupants)
+
+    @property
     def held_slots(self) -> frozenset[int]:
         """The slots of the live sequences."""
         return self._slots.held
+
+    def kept_tokens(self, slot: int) -> int:
+        """Tokens that a free slot keeps for whoever begins with them."""
+        return 0 if self._prefixes is None else self._prefixes.held(slot)
 
     def add(self, request_id: int, prompt_tokens: int) -> None:
         """Queue a request of ``prompt_tokens`` >= 1 tokens."""
@@ -92,14 +105,14 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, to be run now; None when no request is live or waiting."""
         self._admit()
-        prefilling = [item for item in self._live.items() if not item[1].decoding]
-        decoding = sorted((item for item in self._live.items() if item[1].decoding), key=lambda item: item[1].slot)
+        prefilling = [live for live in self._live.values() if not live.decoding]
+        decoding = [live for live in self._occupants if live is not None and live.decoding]
         if prefilling and not (decoding and self._chunk_since_decode):
             self._chunk_since_decode = True
             return self._prefill(prefilling)
         if decoding:
             self._chunk_since_decode = False
-            rows = (PlannedRow(request_id, live.slot, live.cached_tokens, 1) for request_id, live in decoding)
+            rows = (PlannedRow(live.request_id, live.slot, live.cached_tokens, 1) for live in decoding)
             return StepPlan("decode", tuple(rows))
         return None
 
@@ -119,6 +132,7 @@ class Scheduler:
             self._waiting.pop(request_id, None)
             return
         self._slots.free(live.slot)
+        self._occupants[live.slot] = None
         if self._prefixes is not None and failed:
             self._prefixes.forget(live.slot)
         elif self._prefixes is not None:
@@ -128,34 +142,37 @@ class Scheduler:
     def _admit(self) -> None:
         if not self._continuous and self._live:
             return
+        if self._waiting and self._slots.free_count:
+            self._note_live()
         while self._waiting and self._slots.free_count:
             request_id, prompt_tokens = self._waiting.popitem(last=False)
             slot, kept = None, 0
             if self._prefixes is not None:
-                self._note_live(self._prefixes)
                 slot, kept = self._prefixes.choose(request_id, prompt_tokens, self._slots.free_slots)
-            self._live[request_id] = _Live(self._slots.allocate(slot), prompt_tokens, kept)
+            live = LiveRequest(request_id, self._slots.allocate(slot), prompt_tokens, kept)
+            self._live[request_id] = self._occupants[live.slot] = live
 
-    def _prefill(self, prefilling: list[tuple[int, _Live]]) -> StepPlan:
-        chosen = prefilling[:1] if self._continuous else sorted(prefilling, key=lambda item: item[1].slot)
-        copies = tuple(copy for item in chosen if (copy := self._begin(*item)) is not None)
-        return StepPlan("prefill", tuple(self._chunk(request_id, live) for request_id, live in chosen), copies)
+    def _prefill(self, prefilling: list[LiveRequest]) -> StepPlan:
+        chosen = prefilling[:1] if self._continuous else sorted(prefilling, key=lambda live: live.slot)
+        copies = tuple(copy for live in chosen if (copy := self._begin(live)) is not None)
+        return StepPlan("prefill", tuple(self._chunk(live) for live in chosen), copies)
 
-    def _begin(self, request_id: int, live: _Live) -> SlotCopy | None:
+    def _begin(self, live: LiveRequest) -> SlotCopy | None:
         """The copy to make before the first chunk of a request."""
         began, live.began = live.began, True
         if began or self._prefixes is None:
             return None
-        self._note_live(self._prefixes)
-        copy = self._prefixes.copy(request_id, live.prompt_tokens, live.slot, live.cached_tokens)
+        self._note_live()
+        copy = self._prefixes.copy(live.request_id, live.prompt_tokens, live.slot, live.cached_tokens)
         if copy is not None:
             live.cached_tokens = copy.positions
         return copy
 
-    def _note_live(self, prefixes: PrefixReuse) -> None:
-        for request_id, live in self._live.items():
-            prefixes.note(request_id, live.slot, live.cached_tokens)
+    def _note_live(self) -> None:
+        if self._prefixes is not None:
+            for live in self._live.values():
+                self._prefixes.note(live.request_id, live.slot, live.cached_tokens)
 
-    def _chunk(self, request_id: int, live: _Live) -> PlannedRow:
+    def _chunk(self, live: LiveRequest) -> PlannedRow:
         count = min(self._prefill_seq_len, live.prompt_tokens - live.cached_tokens)
-        return PlannedRow(request_id, live.slot, live.cached_tokens, count)
+        return PlannedRow(live.request_id, live.slot, live.cached_tokens, count)

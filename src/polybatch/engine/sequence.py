@@ -25,6 +25,7 @@ class Sequence:
         room = ctx_len - len(request.prompt_token_ids)
         self.request = request
         self.token_ids: list[int] = []
+        self.first_token_s: float | None = None  # on the engine's clock
         self.reused_tokens: int | None = None  # of the prompt; known when its first chunk has run
         self._max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         self._eos = frozenset() if params.ignore_eos else frozenset(eos_token_ids)

@@ -51,6 +51,22 @@ class SpecializationStats:
 
 
 @dataclass(frozen=True)
+class SlotState:
+    """What one slot does at a moment.
+
+    request_id: who holds it; None: nobody. position: tokens in its cache; of a free slot, those kept for reuse.
+    tokens_per_s: what the request has generated per second since its first token; None before the second.
+    """
+
+    slot: int
+    request_id: int | None
+    position: int
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """A snapshot.
 

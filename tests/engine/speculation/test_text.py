@@ -1,9 +1,13 @@
 """Text under speculation: stop strings, characters and limits inside a run of accepted tokens (cases 9 and 10)."""
 
+import re
+
 import numpy as np
 import pytest
 from engine_harness import Harness
 from engine_mock import mock_program
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted import Scripted
 from tiny_tokenizers import byte_level
 
@@ -82,3 +86,28 @@ def test_one_delta_holds_the_tokens_of_a_step():
     deltas, _ = say([256] * 9, ("al",), 3)
     assert [delta.token_ids for delta in deltas] == [(256,), (256,) * 4, (256,) * 4]
     assert [delta.text for delta in deltas] == ["al", "al" * 4, "al" * 4]
+
+
+def cut_at_stop(text, stops):
+    """The text before the stop string that is completed first, the longest of those that end there."""
+    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    return text[: min(found)[1]] if found else text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text("ab é\U0001f600", min_size=1, max_size=20),
+    st.lists(st.text("ab é\U0001f600", min_size=1, max_size=4), max_size=3),
+    st.sampled_from([0, 3, 7]),
+)
+def test_any_text_and_any_stop_list_stream_as_the_whole_text_cut_once(text, stops, fixed_k):
+    pieces = ("ab", "a b", "b é", "ba")
+    parts = re.findall("|".join([*pieces, "."]), text)
+    token_ids = [t for part in parts for t in ([256 + pieces.index(part)] if part in pieces else part.encode())]
+    deltas, completion = say(token_ids, pieces, fixed_k, stop=stops, logprobs=1)
+    expected = cut_at_stop(text, stops)
+    assert "".join(delta.text for delta in deltas) == completion.text == expected
+    assert completion.finish_reason == ("stop" if expected != text else "length")
+    assert not any("\ufffd" in delta.text for delta in deltas)
+    assert [len(delta.logprobs) for delta in deltas] == [len(delta.token_ids) for delta in deltas]
+    assert tuple(item.token_id for item in completion.logprobs) == completion.token_ids
