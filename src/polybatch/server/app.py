@@ -14,11 +14,15 @@ from polybatch.server import errors
 from polybatch.server.chat import create_chat_completion
 from polybatch.server.completions import create_completion, encode
 from polybatch.server.json_text import JsonResponse
+from polybatch.server.metrics.collector import CONTENT_TYPE, exposition
+from polybatch.server.metrics.responses import CountResponses
+from polybatch.server.page import page_file
 from polybatch.server.schemas.chat import ChatBody
 from polybatch.server.schemas.completions import CompletionBody
 from polybatch.server.schemas.tokens import DetokenizeBody, TokenizeBody
 from polybatch.server.security import ApiKeys, BodyLimit
 from polybatch.server.service import Service
+from polybatch.server.state import slots, snapshot
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is wrong; `error.param` names the field."},
@@ -45,9 +49,11 @@ def create_app(service: Service) -> FastAPI:
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=service.config.max_body_bytes)
     app.add_middleware(ApiKeys, keys=service.config.api_keys)
+    app.add_middleware(CountResponses, counts=service.responses)
     _add_openai(app, service)
     _add_tokens(app, service)
     _add_state(app, service)
+    _add_page(app, service)
     return app
 
 
@@ -110,3 +116,27 @@ def _add_state(app: FastAPI, service: Service) -> None:
         """Versions, and what the program is."""
         about = dict(service.model.about) if service.model is not None else {}
         return JsonResponse({"version": version("polybatch"), "program": about})
+
+    @app.get("/metrics", tags=["state"], response_model=None)
+    async def metrics() -> Response:
+        """Counts and latencies in Prometheus' text format."""
+        return Response(exposition(service), media_type=CONTENT_TYPE)
+
+    @app.get("/slots", tags=["state"], response_model=None, responses={503: _ERRORS[503]})
+    async def slot_states() -> Response:
+        """Every slot of the cache: who holds it, how far it is, how fast."""
+        return JsonResponse(slots(service))
+
+
+def _add_page(app: FastAPI, service: Service) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return page_file("index.html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def page_part(name: str) -> Response:
+        return page_file(name)
+
+    @app.get("/state", include_in_schema=False)
+    async def page_state() -> Response:
+        return JsonResponse(snapshot(service))

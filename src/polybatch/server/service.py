@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -36,6 +37,7 @@ class Service:
         self.config = config
         self.latencies = Latencies()
         self.users: dict[int, str] = {}
+        self.responses: Counter[int] = Counter()
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.model: ServedModel | None = None
