@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 import pytest
-from engine_harness import answers, greedy
+from engine_harness import answers, greedy, wait_until
 from engine_mock import mock_program, next_token, solo_tokens
 from tiny_tokenizers import byte_level
 
-from polybatch.engine import Engine, SamplingParams
+from polybatch.engine import Completion, Engine, SamplingParams
 from polybatch.engine.speculation.prompt_lookup import PromptLookup
 from polybatch.errors import ProgramError
 
@@ -167,3 +167,16 @@ def test_an_emoji_in_pieces_beside_another_request():
         assert other.result().token_ids[0] == next_token([2, 3])
     assert deltas == ["a", "", "", "", "\U0001f600", "b"]
     assert "".join(deltas) == tokenizer.decode(script, skip_special_tokens=True)
+
+
+def test_submitted_requests_send_their_events_to_their_sinks():
+    program = mock_program()
+    with Engine(program) as engine:
+        events = [[], []]
+        ids = engine.submit([([1], greedy(3), events[0].append), ([2], None, events[1].append)], timeout_s=60)
+        wait_until(lambda: all(sent and isinstance(sent[-1], Completion) for sent in events))
+        assert [sent[-1].request_id for sent in events] == ids
+        assert events[0][-1].token_ids == solo_tokens([1], 3)[0]
+        with pytest.raises(ValueError, match="empty"):
+            engine.submit([([1], None, events[0].append), ([], None, events[1].append)])
+        assert engine.stats.waiting + engine.stats.live == 0

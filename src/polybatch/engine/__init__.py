@@ -3,7 +3,7 @@
 from polybatch.engine.engine import Engine
 from polybatch.engine.handle import AsyncRequestHandle, RequestHandle
 from polybatch.engine.prompts import Prompt
-from polybatch.engine.request import Completion, Delta, FinishReason, TokenLogprobs
+from polybatch.engine.request import Completion, Delta, Event, FinishReason, TokenLogprobs
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.draft_model import DraftModel
 from polybatch.engine.speculation.prompt_lookup import PromptLookup
@@ -18,6 +18,7 @@ __all__ = [
     "DraftModel",
     "Engine",
     "EngineStats",
+    "Event",
     "FinishReason",
     "Prompt",
     "PromptLookup",

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from polybatch.engine.intake import CheckedRequest, Intake
 from polybatch.engine.process import OwnerProcess
 from polybatch.engine.prompts import Prompt
 from polybatch.engine.protocols import ProgramLike
-from polybatch.engine.request import Completion, Request
+from polybatch.engine.request import Completion, Event, Request
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.speculation.proposer import Speculation
 from polybatch.engine.speculation.speculator import open_speculator
@@ -132,6 +132,22 @@ class Engine:
         """
         return self._start(RequestHandle, [self._check(prompt, params)], timeout_s)[0]
 
+    def submit(
+        self,
+        requests: Sequence[tuple[Prompt, SamplingParams | None, Callable[[Event], None]]],
+        *,
+        timeout_s: float | None = None,
+    ) -> list[int]:
+        """Queue requests next to each other, all or none, and return their ids; for servers, which need no handles.
+
+        Each request's sink is called from the engine's thread with every Delta, then with its Completion or with what
+        it failed with. It must neither block nor raise. Nobody aborts a request but ``abort`` and ``timeout_s``.
+        """
+        checked = [self._check(prompt, params) for prompt, params, _ in requests]
+        ids = [next(self._ids) for _ in requests]
+        self._queue(ids, checked, [sink for _, _, sink in requests], timeout_s)
+        return ids
+
     async def agenerate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -184,22 +200,28 @@ class Engine:
     def _start(
         self, kind: type[_Handle], checked: Sequence[CheckedRequest], timeout_s: float | None = None
     ) -> list[_Handle]:
+        ids = [next(self._ids) for _ in checked]
+        handles = [
+            kind(request_id, request.prompt_token_ids, self.abort)
+            for request_id, request in zip(ids, checked, strict=True)
+        ]
+        self._queue(ids, checked, [handle.sink for handle in handles], timeout_s)
+        return handles
+
+    def _queue(
+        self,
+        ids: Sequence[int],
+        checked: Sequence[CheckedRequest],
+        sinks: Sequence[Callable[[Event], None]],
+        timeout_s: float | None,
+    ) -> None:
         deadline_s = None if timeout_s is None else time.perf_counter() + as_number("timeout_s", timeout_s, 0)
-        handles = [kind(next(self._ids), request.prompt_token_ids, self.abort) for request in checked]
         self._worker.submit(
             [
-                Request(
-                    handle.request_id,
-                    request.prompt_token_ids,
-                    request.params,
-                    handle.sink,
-                    deadline_s,
-                    request.constraint,
-                )
-                for handle, request in zip(handles, checked, strict=True)
+                Request(request_id, one.prompt_token_ids, one.params, sink, deadline_s, one.constraint)
+                for request_id, one, sink in zip(ids, checked, sinks, strict=True)
             ]
         )
-        return handles
 
     def _check(self, prompt: Prompt, params: SamplingParams | None) -> CheckedRequest:
         self._owner.check()
