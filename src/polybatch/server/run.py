@@ -17,11 +17,21 @@ from polybatch.server.service import Service
 _SLOW_READERS_S = 5  # for what is left to be sent once the engine is done
 
 
-class _Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """Drains before it stops listening: /health then says so, and late requests get a 503 instead of no connection."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
+    def __init__(self, service: Service) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(service),
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_SLOW_READERS_S,
+            )
+        )
+        service.on_failure = self.stop
         self._service = service
         self._draining: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,26 +69,21 @@ def serve(
     on_listening: called with the URL once connections are taken; port 0 takes any free one.
     """
     service = Service(config, load)
-    listener = _listen(host, port)
-    with listener:
-        settings = uvicorn.Config(
-            create_app(service),
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_SLOW_READERS_S,
-        )
-        server = _Server(settings, service)
-        service.on_failure = server.stop
-        bound = listener.getsockname()
-        on_listening(f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}")
-        server.run(sockets=[listener])
+    with listen(host, port) as listener:
+        on_listening(url_of(listener))
+        DrainingServer(service).run(sockets=[listener])
     if service.failure is not None:
         raise service.failure
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def url_of(listener: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
     (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

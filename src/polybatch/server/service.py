@@ -22,7 +22,6 @@ from polybatch.server.answer import Answer, Mailbox
 from polybatch.server.config import ServerConfig
 from polybatch.server.metrics.latency import Latencies
 from polybatch.server.model import ServedModel
-from polybatch.server.submit import submit
 
 _LOG = logging.getLogger("polybatch.server")
 State = Literal["loading", "ready", "draining", "failed"]
@@ -84,9 +83,9 @@ class Service:
         requests = [(ids, params, answer.sink(choice)) for choice, (ids, params) in enumerate(asks)]
         try:
             if any(params.structured is not None for _, params in asks):  # a large grammar takes its time
-                ids = await asyncio.to_thread(submit, model.engine, requests, timeout_s=self.config.request_timeout_s)
+                ids = await asyncio.to_thread(model.engine.submit, requests, timeout_s=self.config.request_timeout_s)
             else:
-                ids = submit(model.engine, requests, timeout_s=self.config.request_timeout_s)
+                ids = model.engine.submit(requests, timeout_s=self.config.request_timeout_s)
         except Exception as error:
             raise self._refusal(error) from error
         answer.started(lambda: self._abort(ids))

@@ -19,7 +19,8 @@ class ToolReader:
         self._most = 1 if body.parallel_tool_calls is False else None
         self._held = ""
         self._calls = 0
-        self._started = False
+        self._shows_text = False  # the last thing shown was text: spaces are part of it
+        self._may_be_bare = True
 
     @property
     def found(self) -> bool:
@@ -36,58 +37,52 @@ class ToolReader:
         return "".join(shown), self._count(calls)
 
     def _take(self, shown: list[str], calls: list[Call], last: bool) -> bool:
-        """One part of what is held; False when the rest has to wait, or there is none."""
-        held = self._held.lstrip() if not self._started or self._calls else self._held
-        if not held or self._is_bare(held):
-            return self._take_bare(held, shown, calls) if held and last else self._drop_space(last, shown)
-        begin = held.find(OPEN)
-        if begin < 0:
-            keep = 0 if last else _suffix_that_begins(held, OPEN)
-            self._show(held[: len(held) - keep], shown)
-            self._held = held[len(held) - keep :]
+        """Deal with one part of what is held; False when the rest has to wait for more, or there is none."""
+        held = self._held if self._shows_text else self._held.lstrip()
+        spaces = len(self._held) - len(held)
+        if not held:  # space before the first text may be part of it; that between calls is not
+            if last and self._may_be_bare:
+                self._show(spaces, shown)
             return False
+        if self._may_be_bare and held[0] in "{[":
+            return last and self._take_bare(shown, calls)
+        begin = held.find(OPEN)
+        if begin == 0:
+            return self._take_marked(held, shown, calls, last)
         if begin > 0:
-            self._show(held[:begin], shown)
-            self._held = held[begin:]
-            return True
-        return self._take_marked(held, shown, calls, last)
-
-    def _is_bare(self, held: str) -> bool:
-        return not self._started and held[0] in "{["
-
-    def _take_bare(self, held: str, shown: list[str], calls: list[Call]) -> bool:
-        if found := parse_calls(held, self._names):
-            calls += found
-        else:
-            self._show(self._held, shown)
-        self._held = ""
+            return self._show(spaces + begin, shown)
+        keep = 0 if last else _suffix_that_begins(held, OPEN)
+        if keep < len(held):
+            self._show(len(self._held) - keep, shown)
         return False
 
-    def _drop_space(self, last: bool, shown: list[str]) -> bool:
-        if last and not self._calls:
-            self._show(self._held, shown)
-            self._held = ""
+    def _take_bare(self, shown: list[str], calls: list[Call]) -> bool:
+        found = parse_calls(self._held, self._names)
+        calls += found
+        if not found:
+            self._show(len(self._held), shown)
+        self._held = ""
         return False
 
     def _take_marked(self, held: str, shown: list[str], calls: list[Call], last: bool) -> bool:
         end = held.find(CLOSE)
         if end < 0 and not last:
-            self._held = held
             return False
         whole = held if end < 0 else held[: end + len(CLOSE)]
         found = parse_calls(whole.removeprefix(OPEN).removesuffix(CLOSE), self._names)
+        if not found:
+            return self._show(len(self._held) - len(held) + len(whole), shown)
+        calls += found
         self._held = held[len(whole) :]
-        if found:
-            calls += found
-            self._started = True
-        else:
-            self._show(whole, shown)
-        return bool(self._held)
+        self._shows_text = self._may_be_bare = False
+        return True
 
-    def _show(self, text: str, shown: list[str]) -> None:
-        if text:
-            self._started = True
-            shown.append(text)
+    def _show(self, count: int, shown: list[str]) -> bool:
+        """The first ``count`` characters held are text."""
+        shown.append(self._held[:count])
+        self._held = self._held[count:]
+        self._shows_text, self._may_be_bare = True, False
+        return True
 
     def _count(self, calls: list[Call]) -> list[tuple[int, Call]]:
         if self._most is not None:
