@@ -8,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from email.message import Message
+from functools import cached_property
 from typing import Any
 
 import openai
@@ -67,7 +69,7 @@ class LiveServer:
         assert self.service.model is not None
         return self.service.model.engine.stats
 
-    @property
+    @cached_property
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
 
@@ -86,6 +88,8 @@ class LiveServer:
         self._server.handle_exit(15, None)
 
     def __exit__(self, *_: object) -> None:
+        if "client" in vars(self):
+            self.client.close()
         if self._thread.is_alive():
             self._server.stop()
             self._thread.join(20)
@@ -93,17 +97,17 @@ class LiveServer:
 
     def call(
         self, path: str, body: Any = None, *, headers: dict[str, str] | None = None, method: str | None = None
-    ) -> tuple[int, Any, dict[str, str]]:
+    ) -> tuple[int, Any, Message]:
         """Status, body (JSON where it is, else text) and headers. A body that is not bytes is sent as JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": "application/json"} | (headers or {})
         request = urllib.request.Request(self.url + path, data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=20) as response:
-                return response.status, _parsed(response.read()), dict(response.headers)
+                return response.status, _parsed(response.read()), response.headers
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, _parsed(error.read()), dict(error.headers)
+                return error.code, _parsed(error.read()), error.headers
 
 
 def _parsed(data: bytes) -> Any:

@@ -12,13 +12,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from polybatch.server.json_text import JsonResponse
+from polybatch.server.schemas.chat import ChatBody
+from polybatch.server.schemas.completions import CompletionBody
 
-_FIELD = re.compile(r"^([a-z_]+)(?:=| )")
+_FIRST_WORD = re.compile(r"^[a-z_]+\b")
+_FIELDS = frozenset(CompletionBody.model_fields) | frozenset(ChatBody.model_fields)
 _VALIDATOR = "Value error, "
 
 
-class ApiError(Exception):
-    """An answer that is an error. kind: OpenAI's ``type``. param: the field at fault. code: for programs to act on."""
+class ApiError(HTTPException):
+    """An answer that is an error. kind: OpenAI's ``type``. param: the field at fault. code: for programs to act on.
+
+    An HTTPException, because the framework makes a 400 of any other exception while it reads a body.
+    """
 
     def __init__(
         self,
@@ -30,13 +36,11 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message, headers)
         self.body = error_body(message, kind, param, code)
-        self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        return JsonResponse(self.body, self.status, self.headers)
+        return JsonResponse(self.body, self.status_code, self.headers)
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -50,8 +54,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def refused_value(error: ValueError | TypeError) -> ApiError:
     """400 from an error of the engine's own checks, whose messages begin with the parameter's name."""
-    found = _FIELD.match(str(error))
-    return bad_request(str(error), found[1] if found else None)
+    return bad_request(str(error), _first_field(str(error)))
 
 
 def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
@@ -109,13 +112,18 @@ def _invalid(request: Request, error: Exception) -> Response:
         return bad_request(
             f"the body is not JSON: {found[0].get('ctx', {}).get('error', 'it cannot be read')}"
         ).response()
-    param = _param(found[0], error.body)
+    # Of a union's branches, the one that got furthest is the one that was meant.
+    param = max((_param(one, error.body) for one in found), key=lambda path: (path or "").count("."))
     reasons = dict.fromkeys(_reason(one) for one in found if _param(one, error.body) == param)
     if param is None:  # a rule about several fields: its text begins with the name of the first
         text = "; ".join(reasons)
-        named = _FIELD.match(text)
-        return bad_request(text, named[1] if named else None).response()
+        return bad_request(text, _first_field(text)).response()
     return bad_request(f"{param}: {' or: '.join(reasons)}", param).response()
+
+
+def _first_field(message: str) -> str | None:
+    word = _FIRST_WORD.match(message)
+    return word[0] if word and word[0] in _FIELDS else None
 
 
 def _reason(error: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from polybatch.engine import Engine
+from polybatch.engine.checks import check_text
 from polybatch.server.errors import ApiError, bad_request
 from polybatch.server.logprobs import TokenTexts
 
@@ -35,8 +36,12 @@ class ServedModel:
         return TokenTexts(self.require_tokenizer("logprobs"))
 
     def encode(self, text: str, param: str, *, special: bool = True) -> list[int]:
-        """Token ids of a text, of any number."""
+        """Token ids of a text, of any number. 400 for text that UTF-8 cannot encode."""
         tokenizer = self.require_tokenizer(param)
+        try:
+            check_text(param, text)
+        except ValueError as error:
+            raise bad_request(str(error), param) from error
         with self._lock:
             ids: list[int] = tokenizer.encode(text, add_special_tokens=special)
         return ids
