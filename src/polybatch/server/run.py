@@ -20,7 +20,7 @@ _SLOW_READERS_S = 5  # for what is left to be sent once the engine is done
 class DrainingServer(uvicorn.Server):
     """Drains before it stops listening: /health then says so, and late requests get a 503 instead of no connection."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, on_listening: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -32,6 +32,7 @@ class DrainingServer(uvicorn.Server):
             )
         )
         service.on_failure = self.stop
+        self._on_listening = on_listening
         self._service = service
         self._draining: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,6 +40,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second stops at once. The process then ends with 0, not with the signal."""
@@ -66,12 +68,11 @@ def serve(
 ) -> None:
     """Listen, load, and answer until SIGTERM or Ctrl-C. Raises OSError for a taken port, and what loading raised.
 
-    on_listening: called with the URL once connections are taken; port 0 takes any free one.
+    on_listening: called with the URL once connections are taken and signals are handled; port 0 takes any free one.
     """
     service = Service(config, load)
     with listen(host, port) as listener:
-        on_listening(url_of(listener))
-        DrainingServer(service).run(sockets=[listener])
+        DrainingServer(service, lambda: on_listening(url_of(listener))).run(sockets=[listener])
     if service.failure is not None:
         raise service.failure
 
