@@ -35,6 +35,7 @@ def run_example(patch: pytest.MonkeyPatch, name: str, *args: object) -> None:
 
 def test_every_example_is_run_here():
     tested = {"compile_and_generate.py", "low_level_session.py", "streaming.py", "sampling.py", "speculation.py"}
+    tested |= {"structured.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -55,6 +56,14 @@ def test_low_level_session(monkeypatch, capsys, program_dir):
 def test_streaming(monkeypatch, capsys, program_dir):
     run_example(monkeypatch, "streaming.py", program_dir, "Hello")
     assert "meanwhile: " in capsys.readouterr().out
+
+
+def test_structured(monkeypatch, capsys, program_dir):
+    run_example(monkeypatch, "structured.py", program_dir)
+    out = capsys.readouterr().out
+    assert re.search("one of two:  (yes|no)$", out, re.MULTILINE)
+    assert re.search("a date:  [A-Z][a-z]+ [0-9]+, [0-9]{4}$", out, re.MULTILINE)
+    assert re.search("legs: [0-8]$", out, re.MULTILINE)
 
 
 def test_sampling(monkeypatch, capsys, program_dir):

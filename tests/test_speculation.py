@@ -124,6 +124,13 @@ class Watched:
     def skips_padding(self) -> bool:
         return self._session.skips_padding
 
+    @property
+    def copies_slots(self) -> bool:
+        return self._session.copies_slots
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        self._session.copy_slot(source, target, positions)
+
     def read_slot(self, slot: int) -> Any:
         return self._session.read_slot(slot)
 

@@ -82,7 +82,11 @@ class RequestFailedError(PolybatchError):
 
 
 class InvalidGrammarError(ValueError):
-    """A structured output whose value is no JSON schema, regular expression or grammar, or an unsupported one."""
+    """A structured output whose value is no JSON schema, regular expression or grammar, or an unsupported one.
+
+    Raised when a request is submitted. It is the cause of a RequestFailedError where only the answer shows that a
+    grammar takes too long to follow.
+    """
 
 
 class SpecializationError(ValueError):

@@ -1,5 +1,6 @@
 """The bound on the queue, deadlines, and draining."""
 
+import random
 import threading
 import time
 
@@ -9,7 +10,7 @@ from engine_mock import mock_program, solo_tokens
 
 from polybatch.engine import Engine
 from polybatch.engine.admission import Admission
-from polybatch.errors import EngineDrainingError, QueueFullError, RequestFailedError
+from polybatch.errors import EngineClosedError, EngineDrainingError, QueueFullError, RequestFailedError
 
 
 @pytest.fixture
@@ -106,6 +107,14 @@ def test_a_deadline_ends_a_request_that_still_waits():
     assert answers(harness.finish()[:1]) == [solo_tokens([1], 20)]
 
 
+def test_deadlines_of_requests_that_have_ended_do_not_pile_up():
+    harness = Harness(mock_program())
+    for i in range(300):
+        harness.add([1], max_tokens=1, deadline_s=1e9 + i)
+        harness.step(2)
+    assert len(harness.core._deadlines) < 100
+
+
 def test_a_timeout_is_counted_from_the_call():
     program = mock_program()
     with Engine(program) as engine:
@@ -146,3 +155,51 @@ def test_closing_ends_a_drain():
     thread.join(5)
     assert drained == [True]
     handle.abort()
+
+
+def test_an_engine_that_stops_on_an_error_of_its_own_ends_a_drain(monkeypatch):
+    program = mock_program()
+    engine = Engine(program)
+    monkeypatch.setattr(engine._core.scheduler, "remove", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(engine._core.scheduler, "plan", lambda: 1 / 0)
+    handle = engine.add_request([1], greedy(3))
+    assert engine.drain(10) is True
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        handle.result()
+
+
+def test_clients_that_come_and_leave_at_random_leave_nothing_behind():
+    program = mock_program([1, 2, 4], full_batch_size=4)
+    wrong: list[object] = []
+
+    def client(engine, seed):
+        rng = random.Random(seed)
+        for i in range(25):
+            prompt = [1, 2, 3, 4, 5, 6, 7, 8, rng.randrange(9), *[seed] * rng.randrange(9)]
+            try:
+                timeout_s = rng.choice([None, None, 0.002])
+                handle = engine.add_request(prompt, greedy(1 + rng.randrange(20)), timeout_s=timeout_s)
+            except QueueFullError:
+                time.sleep(0.002)
+                continue
+            if i % 3 == 0:
+                next(handle)
+                handle.close()
+                continue
+            got = handle.result()
+            if got.token_ids != solo_tokens(prompt, 20)[0][: len(got.token_ids)]:
+                wrong.append(got)
+
+    with Engine(program, max_queue=3) as engine:
+        threads = [threading.Thread(target=client, args=(engine, seed)) for seed in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        wait_until(lambda: engine.stats.live + engine.stats.waiting == 0)
+        assert engine.drain(5)
+        assert not wrong
+        stats = engine.stats
+        assert stats.failed_steps == 0 and "error" not in stats.finished
+        assert (stats.free_slots, len(engine._core._sequences), engine._admission._held) == (4, 0, 0)

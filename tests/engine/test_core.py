@@ -128,23 +128,17 @@ def test_a_seed_does_not_depend_on_neighbours_or_batch_size(batch_size):
 def scripted(texts, **params):
     """Run a request whose tokens spell ``texts``, one token each; returns (deltas, completion)."""
     tokenizer = byte_level(*texts)
-    harness = Harness(mock_program([1], full_batch_size=1, text_tokenizer=tokenizer, vocab_size=None))
+
+    def logits_after(tokens):
+        return np.eye(len(tokenizer), dtype=np.float32)[256 + min(len(tokens), len(texts)) - 1]
+
+    program = mock_program(
+        [1], full_batch_size=1, text_tokenizer=tokenizer, vocab_size=len(tokenizer), logits_after=logits_after
+    )
+    harness = Harness(program)
     harness.add([1], max_tokens=len(texts), **params)
-    sequence = harness.core._sequences[0]
-    script = iter(256 + i for i in range(len(texts)))
-    sequence.sample = lambda logits: next(script)
-    harness.core._session = Shapes()
     completion = harness.finish()[0]
     return [event for event in harness.events[0] if isinstance(event, Delta)], completion
-
-
-class Shapes:
-    """A session that gives logits of the right shape and keeps nothing; for token ids that the mock does not know."""
-
-    skips_padding = False
-
-    def run(self, inputs):
-        return {"logits": np.zeros((len(inputs["input_ids"]), 1, 4), np.float32)}
 
 
 def test_a_stop_string_across_tokens_ends_the_request_just_before_it():

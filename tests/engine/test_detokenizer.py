@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level, sentencepiece
 
-from polybatch.engine.detokenizer import Detokenizer
+from polybatch.engine.detokenizer import Detokenizer, TokenTexts
 
 PIECES = ("\u2581Hello", "\u2581", "\u2581\u2581", "world", "!", "\u2581there", "a")
 
 
 def deltas(tokenizer, ids):
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(TokenTexts(tokenizer))
     return [*(detokenizer.add(token) for token in ids), detokenizer.finish()]
 
 

@@ -49,7 +49,7 @@ def test_a_damaged_program_is_an_error_of_the_constructor():
     program = DamagedProgram(mock_program().table)
     with pytest.raises(ProgramCorruptError, match="generation_config"):
         Engine(program)
-    assert program.last_session.close_calls == 1
+    assert all(session.close_calls == 1 for session in program.sessions)
     assert engine_threads() == []
 
 
@@ -203,7 +203,7 @@ def test_a_fork_is_told_that_it_has_no_engine():
             return said
 
         # Locks that other threads hold at the fork stay held in the child.
-        with engine._prompts._lock, engine._worker._lock:
+        with engine._intake._prompts._lock, engine._worker._lock:
             said = in_a_fork(run)
         assert said.keys() == uses.keys()
         for message in said.values():

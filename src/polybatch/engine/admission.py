@@ -40,6 +40,12 @@ class Admission:
             if self._draining:
                 self._left.notify_all()
 
+    def close(self) -> None:
+        """The engine is gone, and all requests with it: nobody need wait any longer."""
+        with self._left:
+            self._held = 0
+            self._left.notify_all()
+
     def drain(self, timeout_s: float | None) -> bool:
         """Let no more in, and wait until all have left; False when some are still there after ``timeout_s``."""
         seconds = None if timeout_s is None else as_float("timeout_s", timeout_s)

@@ -74,6 +74,19 @@ class Batch:
         wanted: Logits = logits[at, count - 1 - len(row.proposal) : count]
         return wanted
 
+    def best_tokens(self, logits: Logits) -> list[int | None]:
+        """Of each row of a step of one token per row, the most probable next token; None where it is not finite.
+
+        One call for all rows takes half the time of one for each. Steps of more tokens get None throughout: how many of
+        their logits are looked at depends on what is accepted.
+        """
+        if logits.shape[1] > 1 or self.specialization.seq_len > 1:
+            return [None] * len(self.rows)
+        live = logits[: len(self.rows), 0] if self.continuous else logits[[row.slot for row in self.rows], 0]
+        best = live.argmax(axis=1)
+        finite = np.isfinite(live[np.arange(len(best)), best])
+        return [token if fine else None for token, fine in zip(best.tolist(), finite.tolist(), strict=True)]
+
     def _array_row(self, index: int) -> int:
         return index if self.continuous else self.rows[index].slot
 

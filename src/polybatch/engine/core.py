@@ -10,7 +10,7 @@ from typing import Literal
 
 from polybatch.engine.admission import Admission
 from polybatch.engine.batch import Batch, StepRow, decode_batches
-from polybatch.engine.detokenizer import Detokenizer, special_ids
+from polybatch.engine.detokenizer import Detokenizer, TokenTexts
 from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
 from polybatch.engine.request import Delta, FinishReason, Request
@@ -21,6 +21,7 @@ from polybatch.engine.stats import SlotState, StatsCollector
 from polybatch.errors import ProgramError
 
 _Clock = Callable[[], float]
+_SPARE_DEADLINES = 64
 
 
 class EngineCore:
@@ -43,9 +44,8 @@ class EngineCore:
     ) -> None:
         self._program = program
         self._session = session
-        self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids(program)
-        self._special = special_ids(tokenizer) if tokenizer is not None else frozenset()
+        self._texts = None if tokenizer is None else TokenTexts(tokenizer)
         self._stats = stats
         self._clock = clock
         self._speculator = speculator
@@ -79,7 +79,7 @@ class EngineCore:
                 raise
 
     def _queue(self, request: Request) -> None:
-        detokenizer = Detokenizer(self._tokenizer, self._special) if self._tokenizer is not None else None
+        detokenizer = None if self._texts is None else Detokenizer(self._texts)
         self._sequences[request.request_id] = LiveSequence(
             request,
             ctx_len=self._program.ctx_len,
@@ -88,7 +88,7 @@ class EngineCore:
         )
         self.scheduler.add(request.request_id, len(request.prompt_token_ids))
         if request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (request.deadline_s, request.request_id))
+            self._set_deadline(request.request_id, request.deadline_s)
         self._report_load()
 
     def abort(self, request_id: int) -> None:
@@ -103,8 +103,9 @@ class EngineCore:
         sequence = None if live is None else self._sequences.get(live.request_id)
         if live is None or sequence is None:
             return SlotState(slot, None, self.scheduler.kept_tokens(slot))
-        generated, since = len(sequence.token_ids), sequence.first_token_s
-        speed = (generated - 1) / (self._clock() - since) if since is not None and generated > 1 else None
+        generated, now = len(sequence.token_ids), self._clock()
+        elapsed_s = now - (now if sequence.first_token_s is None else sequence.first_token_s)
+        speed = (generated - 1) / elapsed_s if generated > 1 and elapsed_s > 0 else None
         return SlotState(slot, live.request_id, live.cached_tokens, live.prompt_tokens, generated, speed)
 
     def fail_all(self, error: Exception) -> None:
@@ -155,14 +156,18 @@ class EngineCore:
         self._stats.step(batch.specialization, len(batch.rows), batch.padding_rows, step_ms)
         if self._speculator is not None and batch.specialization.phase == "decode":
             self._speculator.ran(batch)
+        best = batch.best_tokens(logits)
         for index, row in enumerate(batch.rows):
             try:
-                self._advance(row, batch.row_logits(logits, index))
+                self._advance(row, batch.row_logits(logits, index), best[index])
             except Exception as error:  # a sampler or tokenizer error is this row's alone
                 self._fail(row.request_id, error)
 
-    def _advance(self, row: StepRow, logits: Logits) -> None:
-        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab]."""
+    def _advance(self, row: StepRow, logits: Logits, best: int | None) -> None:
+        """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab].
+
+        best: the most probable token, where it is known already.
+        """
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
             self._count_prompt(sequence, row)
@@ -171,7 +176,7 @@ class EngineCore:
             delta = sequence.extend(logits)
             sequence.first_token_s = self._clock()
         else:
-            delta = sequence.extend(logits, row.proposal)
+            delta = sequence.extend(logits, row.proposal, best)
             self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over
             if self._speculator is not None:
                 self._speculator.score(row, delta.token_ids)
@@ -186,6 +191,12 @@ class EngineCore:
             sequence.reused_tokens = row.start
             self._stats.reused(row.start)
         self._stats.tokens(prompt=len(row.token_ids))
+
+    def _set_deadline(self, request_id: int, deadline_s: float) -> None:
+        if len(self._deadlines) > 2 * len(self._sequences) + _SPARE_DEADLINES:  # most have ended long before
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._sequences]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, request_id))
 
     def _end_overdue(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= self._clock():

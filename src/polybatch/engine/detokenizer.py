@@ -22,6 +22,34 @@ _MAX_HELD_BYTES = 24
 _BASE_MODULES = {"transformers.tokenization_utils_base", "transformers.tokenization_utils_tokenizers"}
 
 
+class TokenTexts:
+    """A tokenizer as the detokenizers of all sequences use it; remembers what is asked of the same token again."""
+
+    def __init__(self, tokenizer: TokenizerLike) -> None:
+        self.decode = plain_decode(tokenizer)
+        self.special = special_ids(tokenizer)
+        self._tokenizer = tokenizer
+        self._byte: dict[int, bool] = {}
+        self._length: dict[int, int] = {}
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token stands for one byte in a byte-fallback tokenizer."""
+        known = self._byte.get(token_id)
+        if known is None:
+            token = self._tokenizer.convert_ids_to_tokens(token_id)
+            known = self._byte[token_id] = token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+        return known
+
+    def length(self, token_ids: list[int]) -> int:
+        """Characters of the tokens' text."""
+        if len(token_ids) != 1:
+            return len(self.decode(token_ids))
+        known = self._length.get(token_ids[0])
+        if known is None:
+            known = self._length[token_ids[0]] = len(self.decode(token_ids))
+        return known
+
+
 def special_ids(tokenizer: TokenizerLike) -> frozenset[int]:
     """The ids that ``skip_special_tokens`` leaves out: the named special tokens and the added ones marked so."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -44,10 +72,8 @@ def plain_decode(tokenizer: Any) -> Callable[[list[int]], str]:
 class Detokenizer:
     """The text of one growing sequence."""
 
-    def __init__(self, tokenizer: TokenizerLike, special: frozenset[int] | None = None) -> None:
-        self._tokenizer = tokenizer
-        self._special = special_ids(tokenizer) if special is None else special
-        self._decode = plain_decode(tokenizer)
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
         self._window: list[int] = []  # context tokens (already shown), then pending tokens
         self._context = 0
         self._shown_chars = 0  # of the window's text
@@ -55,13 +81,13 @@ class Detokenizer:
 
     def add(self, token_id: int) -> str:
         """The text that is certain once ``token_id`` follows; "" while a character is incomplete."""
-        if token_id in self._special:
+        if token_id in self._texts.special:
             return ""
         self._window.append(token_id)
-        self._held_bytes = self._held_bytes + 1 if self._is_byte(token_id) else 0
+        self._held_bytes = self._held_bytes + 1 if self._texts.is_byte(token_id) else 0
         if 0 < self._held_bytes <= _MAX_HELD_BYTES:
             return ""
-        text = self._decode(self._window)
+        text = self._texts.decode(self._window)
         certain = text.rstrip(_REPLACEMENT)
         delta = certain[self._shown_chars :]
         self._shown_chars = max(self._shown_chars, len(certain))
@@ -71,7 +97,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """The rest of the text: a sequence that ends inside a character decodes as the tokenizer decodes it."""
-        delta = self._decode(self._window)[self._shown_chars :]
+        delta = self._texts.decode(self._window)[self._shown_chars :]
         self._window, self._context, self._shown_chars = [], 0, 0
         return delta
 
@@ -80,8 +106,4 @@ class Detokenizer:
         self._held_bytes = 0
         self._window = self._window[self._context :]
         self._context = len(self._window)
-        self._shown_chars = len(self._decode(self._window))
-
-    def _is_byte(self, token_id: int) -> bool:
-        token = self._tokenizer.convert_ids_to_tokens(token_id)
-        return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+        self._shown_chars = self._texts.length(self._window)

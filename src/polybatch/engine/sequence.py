@@ -31,6 +31,7 @@ class Sequence:
         self._eos = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._adjustments = Adjustments(params, sorted(eos_token_ids), request.prompt_token_ids, request.constraint)
         self._sampler = Sampler(params, self._adjustments)
+        self._takes_best = params.temperature == 0 and not self._adjustments.active
         self._detokenizer = detokenizer
         self._stop = StopMatcher(params.stop_strings)
         self._text: list[str] = []
@@ -58,11 +59,14 @@ class Sequence:
         valid = self._adjustments.valid_prefix(proposal.token_ids)
         return proposal.trimmed(valid if proposal.distributions is None else valid + 1)
 
-    def extend(self, logits: Logits, proposal: Proposal = NOTHING) -> Delta:
+    def extend(self, logits: Logits, proposal: Proposal = NOTHING, best: int | None = None) -> Delta:
         """Append the proposed tokens that the logits agree with and the one chosen after them, or up to the end.
 
         logits: float32 [1 + len(proposal), vocab]; row i follows the first i proposed tokens.
+        best: the most probable token after none of them, where it is known already.
         """
+        if best is not None and self._takes_best and not proposal.token_ids:
+            return self.accept(best, logits[0])
         deltas = []
         for column, proposed in enumerate((*proposal.token_ids, None)):
             delta = self.accept(self._choose(logits[column], proposal, column), logits[column])

@@ -98,4 +98,5 @@ class Worker:
                     self._inbox.get()()
             self._core.fail_all(closed)
         finally:
+            self._admission.close()
             self._on_exit()

@@ -18,6 +18,7 @@ from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.sequence import Sequence
 from polybatch.engine.speculation.proposal import Proposal
 from polybatch.engine.structured.grammar import GrammarCompiler
+from polybatch.errors import InvalidGrammarError
 
 TOKENIZER = byte_level("al", "ph", "12", '":', "ab")
 EOS = TOKENIZER.eos_token_id
@@ -128,7 +129,7 @@ def test_a_grammar_that_llguidance_gives_up_on_fails_its_request_alone():
     harness.step(2)
     harness.core._sequences[failed].request.constraint._matcher.consume_token(3)  # an error that it stays in
     outcomes = harness.finish()
-    assert isinstance(outcomes[failed], RuntimeError)
+    assert isinstance(outcomes[failed], InvalidGrammarError)
     assert outcomes[1].token_ids == answer([2], max_tokens=20, structured=REGEX).token_ids
 
 

@@ -21,6 +21,7 @@ TOKENIZER = byte_level("al", "ph")
         ("json_schema", "[]", TypeError),
         ("json_schema", "{", InvalidGrammarError),
         ("json_schema", {"a": object()}, InvalidGrammarError),
+        pytest.param("json_schema", '{"not":' * 99999 + "{}" + "}" * 99999, InvalidGrammarError, id="deep"),
         ("regex", 5, TypeError),
         ("regex", "\udce9", ValueError),
         ("grammar", None, TypeError),
@@ -50,6 +51,9 @@ def test_values_are_kept_in_a_form_that_compares():
         ("json_schema", {"type": "nonsense"}, "nonsense"),
         ("json_schema", {"not": {"type": "string"}}, "not"),
         ("json_schema", {"$ref": "#/nowhere"}, "nowhere"),
+        ("json_schema", {"$ref": "#"}, "no text matches it"),
+        ("grammar", "start: start", "no text matches it"),
+        ("regex", "(" * 5000 + ")" * 5000, "invalid regex"),
     ],
 )
 def test_a_grammar_that_makes_no_sense_is_refused_when_it_is_submitted(kind, value, said):

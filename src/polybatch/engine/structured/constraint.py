@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from polybatch.engine.protocols import Logits
+from polybatch.errors import InvalidGrammarError
 
 _MAX_MESSAGE = 300
 
@@ -27,7 +28,7 @@ class Constraint:
     """The tokens that may come next, and how far the answer is; used from the engine's thread alone.
 
     It moves on by accepted tokens only, so its state is that of reading the answer so far from the start. Raises
-    RuntimeError when llguidance gives up on the grammar, as it does on one that takes too long to follow.
+    InvalidGrammarError when llguidance gives up on the grammar, as it does on one that takes too long to follow.
     """
 
     def __init__(self, matcher: Matcher, vocab_size: int) -> None:
@@ -60,10 +61,11 @@ class Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RuntimeError(f"the grammar cannot be followed any further: {brief(self._matcher.get_error())}")
+            raise InvalidGrammarError(f"the grammar cannot be followed any further: {brief(self._matcher.get_error())}")
 
 
 def brief(message: str) -> str:
     """One line of what llguidance says, without the parser's state and the grammar."""
     said = " ".join(message.split("\n<")[0].split())
-    return said if len(said) <= _MAX_MESSAGE else said[:_MAX_MESSAGE] + "..."
+    half = _MAX_MESSAGE // 2  # a long grammar is quoted in the middle, and the reason comes last
+    return said if len(said) <= _MAX_MESSAGE else f"{said[:half]} ... {said[-half:]}"

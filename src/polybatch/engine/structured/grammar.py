@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from polybatch.engine.structured.constraint import Constraint, brief
 from polybatch.engine.structured.output import StructuredOutput
 from polybatch.errors import InvalidGrammarError, MissingExtraError
@@ -39,20 +41,27 @@ class GrammarCompiler:
         """A constraint at the start of its grammar. InvalidGrammarError; MissingExtraError without llguidance."""
         with self._lock:
             matcher = self._grammars.get(wanted)
-            if matcher is None:
-                matcher = self._grammars[wanted] = self._matcher(wanted)
-                if len(self._grammars) > _KEPT_GRAMMARS:
-                    self._grammars.popitem(last=False)
+        if matcher is None:
+            matcher = self._matcher(wanted)  # which can take a second; others need not wait
+        with self._lock:
+            self._grammars[wanted] = matcher
             self._grammars.move_to_end(wanted)
+            if len(self._grammars) > _KEPT_GRAMMARS:
+                self._grammars.popitem(last=False)
             return Constraint(matcher.deep_copy(), self._vocab_size)
 
     def _matcher(self, wanted: StructuredOutput) -> LLMatcher:
         library = _llguidance()
-        if self._trie is None:
-            self._trie = self._read_tokenizer(library)
+        with self._lock:
+            if self._trie is None:
+                self._trie = self._read_tokenizer(library)
         matcher: LLMatcher = library.LLMatcher(self._trie, _grammar(library, wanted), log_level=0)
         if matcher.is_error():
             raise InvalidGrammarError(f"the {wanted.kind} is not valid: {brief(matcher.get_error())}")
+        try:
+            Constraint(matcher.deep_copy(), self._vocab_size).mask(np.zeros(self._vocab_size, np.float32))
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(f"the {wanted.kind} is not valid: no text matches it ({error})") from error
         return matcher
 
     def _read_tokenizer(self, library: Any) -> LLTokenizer:

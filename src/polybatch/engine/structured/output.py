@@ -50,7 +50,7 @@ def _schema(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidGrammarError(f"the JSON schema is not valid JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise TypeError(f"a JSON schema is an object, not {value!r}; give a mapping or its JSON text")
