@@ -8,7 +8,7 @@ import pytest
 from server.live_server import LiveServer
 from server.scripted_program import ScriptedProgram
 
-SECONDS = float(os.environ.get("POLYBATCH_FUZZ_SECONDS", "60"))
+SECONDS = int(os.environ.get("POLYBATCH_FUZZ_SECONDS", "60"))
 
 
 @pytest.mark.server

@@ -94,7 +94,7 @@ class SamplingBody(Body):
     user: Annotated[str, Field(max_length=256)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=INT64)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
