@@ -2,7 +2,8 @@
 
 Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64, one with 64 only. Both are served
 over HTTP and get the same requests at the same times. The part overhead compares a server with the engine in process.
-Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png.
+Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run again
+keep their figures in OUT.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
 from datetime import date
 from pathlib import Path
@@ -37,17 +39,18 @@ PARTS = ("rates", "saturation", "overhead")
 def main() -> None:
     options = _parser().parse_args()
     programs = {name: _program(name, options) for name in SIZES if name == "dynamic" or options.only != ["overhead"]}
-    runs: list[Run] = []
-    overhead: Overhead | None = None
+    earlier, overhead = _earlier(options.out)
+    runs = {(run.program, run.arrivals, run.rate): run for run in earlier}
     if "overhead" in options.only:
         with held(options.lock, exclusive=True):
             overhead = measure(programs["dynamic"], options.load, options.rounds, options.threads)
     if set(options.only) & {"rates", "saturation"}:
         for name, program in programs.items():
-            runs += _loads(name, program, options)
-    lines = [*(report.runs(runs) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
+            runs |= {(run.program, run.arrivals, run.rate): run for run in _loads(name, program, options)}
+    ordered = sorted(runs.values(), key=lambda run: (run.arrivals == "burst", run.rate or math.inf, run.program))
+    lines = [*(report.runs(ordered) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
     print("\n".join(lines))
-    _write(runs, overhead, options)
+    _write(ordered, overhead, options)
 
 
 def _loads(name: str, program: Path, options: argparse.Namespace) -> list[Run]:
@@ -85,6 +88,15 @@ def _program(name: str, options: argparse.Namespace) -> Path:
         with held(options.lock, exclusive=True):
             compile_spec(spec, folder, profile=True, progress=lambda stage: print(stage, file=sys.stderr))
     return folder
+
+
+def _earlier(folder: Path) -> tuple[list[Run], Overhead | None]:
+    path = folder / "serve.json"
+    if not path.is_file():
+        return [], None
+    data = json.loads(path.read_text(encoding="utf-8"))
+    overhead = Overhead(**data["overhead"]) if data["overhead"] else None
+    return [Run(**run) for run in data["runs"]], overhead
 
 
 def _write(runs: list[Run], overhead: Overhead | None, options: argparse.Namespace) -> None:
