@@ -2,8 +2,8 @@
 
 Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64, one with 64 only. Both are served
 over HTTP and get the same requests at the same times. The part overhead compares a server with the engine in process.
-Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run again
-keep their figures in OUT.
+Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
+again keep their figures in OUT.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ COMPLETIONS_REFUSE = [
     ({"prompt": [-1]}, "prompt.0"),
     ({"prompt": [10**6]}, "prompt"),
     ({"prompt": "\ud800"}, "prompt"),
+    ({"prompt": "x" * 10**6}, "prompt"),
     ({"logprobs": 21}, "logprobs"),
     ({"echo": True, "logprobs": 1}, "logprobs"),
     ({"best_of": 2}, "best_of"),

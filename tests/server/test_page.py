@@ -91,6 +91,13 @@ def test_nothing_is_asked_of_other_machines(browser, loaded):
     assert all(url.startswith((loaded.url, "data:", "blob:")) for url in asked)
 
 
+def test_the_docs_describe_the_endpoints_and_their_fields(browser, loaded):
+    browser.get(f"{loaded.url}/docs")
+    wait_until(lambda: "POST /v1/chat/completions" in texts(browser, "h2"))
+    assert any(text.startswith("temperature number (0 to 2)") for text in texts(browser, "li"))
+    assert browser.get_log("browser") == []
+
+
 def test_the_page_fits_a_phone(browser, loaded):
     browser.set_window_size(400, 800)
     try:

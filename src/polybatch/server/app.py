@@ -15,7 +15,6 @@ from polybatch.server.chat import create_chat_completion
 from polybatch.server.completions import create_completion, encode
 from polybatch.server.json_text import JsonResponse
 from polybatch.server.metrics.collector import CONTENT_TYPE, exposition
-from polybatch.server.metrics.responses import CountResponses
 from polybatch.server.page import page_file
 from polybatch.server.schemas.chat import ChatBody
 from polybatch.server.schemas.completions import CompletionBody
@@ -45,11 +44,11 @@ def create_app(service: Service) -> FastAPI:
         yield
         await service.drain()
 
-    app = FastAPI(title="polybatch", version=version("polybatch"), lifespan=lifespan)
+    # The framework's own pages at /docs would load their scripts from elsewhere.
+    app = FastAPI(title="polybatch", version=version("polybatch"), lifespan=lifespan, docs_url=None, redoc_url=None)
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=service.config.max_body_bytes)
     app.add_middleware(ApiKeys, keys=service.config.api_keys)
-    app.add_middleware(CountResponses, counts=service.responses)
     _add_openai(app, service)
     _add_tokens(app, service)
     _add_state(app, service)
@@ -132,6 +131,10 @@ def _add_page(app: FastAPI, service: Service) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return page_file("index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return page_file("docs.html")
 
     @app.get("/static/{name}", include_in_schema=False)
     async def page_part(name: str) -> Response:

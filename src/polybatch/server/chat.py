@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polybatch.engine import Completion, Delta, TokenLogprobs
-from polybatch.server.completions import encode
+from polybatch.server.completions import encode_prompt
 from polybatch.server.errors import bad_request
 from polybatch.server.json_text import JsonResponse
 from polybatch.server.logprobs import TokenTexts, chat_logprobs
@@ -32,7 +32,9 @@ async def create_chat_completion(body: ChatBody, request: Request, service: Serv
     if body.choices > service.config.max_choices:
         raise bad_request(f"n: at most {service.config.max_choices} answers per request", "n")
     text = render(model, body)
-    token_ids = await encode(model, text, "messages", special=False)  # the template writes its own special tokens
+    token_ids = await encode_prompt(
+        model, text, "messages", special=False
+    )  # the template writes its own special tokens
     model.check_prompt(token_ids, "messages")
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None

@@ -58,7 +58,7 @@ async def create_completion(body: CompletionBody, request: Request, service: Ser
 async def _prompt(prompt: str | list[int], body: CompletionBody, model: ServedModel) -> _Prompt:
     text = ""
     if isinstance(prompt, str):
-        token_ids, text = await encode(model, prompt, "prompt"), prompt
+        token_ids, text = await encode_prompt(model, prompt, "prompt"), prompt
     else:
         token_ids = prompt
     model.check_prompt(token_ids, "prompt")
@@ -67,9 +67,17 @@ async def _prompt(prompt: str | list[int], body: CompletionBody, model: ServedMo
     return _Prompt(token_ids, text if body.echo else "")
 
 
+async def encode_prompt(model: ServedModel, text: str, param: str, *, special: bool = True) -> list[int]:
+    """Token ids of a prompt, 400 for one that no program of this size can take."""
+    model.require_tokenizer(param)
+    if len(text) >= LONG_TEXT:
+        model.check_length(text, param)
+    return await encode(model, text, param, special=special)
+
+
 async def encode(model: ServedModel, text: str, param: str, *, special: bool = True) -> list[int]:
-    """Token ids of a text; a long one does not hold up the loop."""
-    if len(text) < LONG_TEXT:
+    """Token ids of a text; the loop waits neither for a long one nor for a thread that is at one."""
+    if len(text) < LONG_TEXT and not model.is_encoding:
         return model.encode(text, param, special=special)
     return await asyncio.to_thread(model.encode, text, param, special=special)
 

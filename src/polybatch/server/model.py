@@ -35,6 +35,28 @@ class ServedModel:
         """What single tokens look like."""
         return TokenTexts(self.require_tokenizer("logprobs"))
 
+    @cached_property
+    def _longest_token(self) -> int:
+        return max((len(token) for token in self.tokenizer.get_vocab()), default=1)
+
+    @property
+    def is_encoding(self) -> bool:
+        """Whether another thread is at ``encode``, which would have to be waited for."""
+        return self._lock.locked()
+
+    def check_length(self, text: str, param: str) -> None:
+        """400 for a text that is too long for a prompt whatever its tokens are: nobody should wait for those."""
+        least = len(text) // (2 * self._longest_token)  # twice: a tokenizer may drop or join characters
+        if least > self.max_prompt_len:
+            raise self._too_long(f"at least {least}", param)
+
+    def _too_long(self, tokens: str, param: str) -> ApiError:
+        return bad_request(
+            f"{param}: the prompt has {tokens} tokens, and this program takes at most {self.max_prompt_len}",
+            param,
+            "context_length_exceeded",
+        )
+
     def encode(self, text: str, param: str, *, special: bool = True) -> list[int]:
         """Token ids of a text, of any number. 400 for text that UTF-8 cannot encode."""
         tokenizer = self.require_tokenizer(param)
@@ -63,12 +85,7 @@ class ServedModel:
         if not token_ids:
             raise bad_request(f"{param}: the prompt has no tokens", param)
         if len(token_ids) > self.max_prompt_len:
-            raise bad_request(
-                f"{param}: the prompt has {len(token_ids)} tokens, and this program takes at most "
-                f"{self.max_prompt_len}; shorten it",
-                param,
-                "context_length_exceeded",
-            )
+            raise self._too_long(str(len(token_ids)), param)
         self.check_ids(token_ids, param)
 
     def check_ids(self, token_ids: Sequence[int], param: str) -> None:

@@ -13,8 +13,10 @@ from polybatch.server.errors import ApiError
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {
     "index.html": "text/html",
+    "docs.html": "text/html",
     "style.css": "text/css",
     "app.js": "text/javascript",
+    "docs.js": "text/javascript",
     "plotly.js": "text/javascript",
 }
 _POLICY = (

@@ -11,6 +11,7 @@ import uvicorn
 
 from polybatch.server.app import create_app
 from polybatch.server.config import ServerConfig
+from polybatch.server.metrics.responses import CountResponses
 from polybatch.server.model import ServedModel
 from polybatch.server.service import Service
 
@@ -23,7 +24,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, service: Service, on_listening: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(service),
+                CountResponses(create_app(service), service.responses),  # outside: answers to our own bugs count
                 lifespan="on",
                 log_config=None,
                 access_log=False,

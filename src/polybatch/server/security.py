@@ -11,7 +11,7 @@ from typing import Any
 from polybatch.server.errors import ApiError
 from polybatch.server.respond import Message, Receive, Send
 
-OPEN_PATHS = frozenset({"/", "/health", "/favicon.ico"})
+OPEN_PATHS = frozenset({"/", "/docs", "/health"})
 OPEN_FOLDERS = ("/static/",)
 
 
@@ -44,7 +44,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 class ApiKeys:
-    """Middleware: ``Authorization: Bearer KEY`` everywhere but on the page itself and /health."""
+    """Middleware: ``Authorization: Bearer KEY`` everywhere but on the pages themselves and /health."""
 
     def __init__(self, app: Any, keys: Sequence[str]) -> None:
         self._app = app
