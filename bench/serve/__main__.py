@@ -1,7 +1,9 @@
 """``python -m bench.serve``: a server under Poisson and burst arrivals, dynamic batching against a fixed batch.
 
-Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64, one with 64 only. Both are served
-over HTTP and get the same requests at the same times. The part overhead compares a server with the engine in process.
+Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64 (dynamic), one with 64 only, which
+is served twice: as it is (fixed; target cpu leaves out padding rows), and with padding rows run as on targets of fixed
+shapes (padded). All are served over HTTP and get the same requests at the same times. The part overhead compares a
+server with the engine in process.
 Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
 again keep their figures in OUT.
 """
@@ -30,7 +32,7 @@ from bench.serve.results import Limits, Run, summarize
 from bench.serve.served import Served
 
 SLOTS = 64
-SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,)}
+SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,), "padded": (SLOTS,)}
 CTX_LEN = 512
 WARM_UP = Load(8, 128, 8)
 PARTS = ("rates", "saturation", "overhead")
@@ -38,14 +40,14 @@ PARTS = ("rates", "saturation", "overhead")
 
 def main() -> None:
     options = _parser().parse_args()
-    programs = {name: _program(name, options) for name in SIZES if name == "dynamic" or options.only != ["overhead"]}
     earlier, overhead = _earlier(options.out)
     runs = {(run.program, run.arrivals, run.rate): run for run in earlier}
     if "overhead" in options.only:
         with held(options.lock, exclusive=True):
-            overhead = measure(programs["dynamic"], options.load, options.rounds, options.threads)
+            overhead = measure(_program("dynamic", options), options.load, options.rounds, options.threads)
     if set(options.only) & {"rates", "saturation"}:
-        for name, program in programs.items():
+        for name in options.programs:
+            program = _program(name, options)
             runs |= {(run.program, run.arrivals, run.rate): run for run in _loads(name, program, options)}
     ordered = sorted(runs.values(), key=lambda run: (run.arrivals == "burst", run.rate or math.inf, run.program))
     lines = [*(report.runs(ordered) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
@@ -57,7 +59,7 @@ def _loads(name: str, program: Path, options: argparse.Namespace) -> list[Run]:
     """Every load on one server; the lock is held for one load at a time."""
     runs = []
     limits = Limits(options.first_ms, options.between_ms)
-    with Served(program, options.threads) as served:
+    with Served(program, options.threads, padded=name == "padded") as served:
         send_at_once(served.port, asks(WARM_UP))
         for arrivals in options.arrivals if "rates" in options.only else ():
             for rate in options.rates:
@@ -119,6 +121,7 @@ def _load(text: str) -> Load:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("serve", __doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--programs", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--arrivals", nargs="+", choices=ARRIVALS, default=list(ARRIVALS))
     parser.add_argument("--rates", nargs="+", type=float, default=[0.25, 0.5, 1, 2, 4, 8], help="requests per second")
     parser.add_argument("--seconds", type=float, default=30, help="of arrivals, per rate")

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 
 from bench.serve.results import Run
 
-COLORS = {"dynamic": "#30638e", "fixed": "#d1495b"}
+COLORS = {"dynamic": "#30638e", "fixed": "#edae49", "padded": "#d1495b"}
 STYLES = {"poisson": "-", "burst": "--"}
 DPI = 130
 _PANELS: tuple[tuple[str, Callable[[Run], float]], ...] = (

@@ -30,21 +30,21 @@ def runs(results: Sequence[Run]) -> list[str]:
 
 def _gains(results: Sequence[Run]) -> list[str]:
     lines = []
-    for dynamic, fixed in pairs(results):
+    for dynamic, other in pairs(results):
         name = "all at once" if dynamic.rate is None else f"{dynamic.arrivals}, {dynamic.rate:g} requests/s"
-        faster = fixed.between_p50 / dynamic.between_p50
-        more = dynamic.tokens_per_s / fixed.tokens_per_s - 1
-        lines.append(f"* {name}: p50 between tokens {faster:.2f} x shorter than fixed; {more:+.1%} tokens/s")
+        faster = other.between_p50 / dynamic.between_p50
+        more = dynamic.tokens_per_s / other.tokens_per_s - 1
+        lines.append(f"* {name}: p50 between tokens {faster:.2f} x shorter than {other.program}; {more:+.1%} tokens/s")
     return lines
 
 
 def pairs(results: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Runs of the dynamic program, each with that of the fixed one under the same load."""
-    found = {(run.program, run.arrivals, run.rate): run for run in results}
+    """Runs of the dynamic program, each with those of the other servers under the same load."""
+    dynamic = {(run.arrivals, run.rate): run for run in results if run.program == "dynamic"}
     return [
-        (run, found["fixed", run.arrivals, run.rate])
+        (dynamic[run.arrivals, run.rate], run)
         for run in results
-        if run.program == "dynamic" and ("fixed", run.arrivals, run.rate) in found
+        if run.program != "dynamic" and (run.arrivals, run.rate) in dynamic
     ]
 
 

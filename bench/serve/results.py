@@ -20,8 +20,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Run:
-    """Latencies in milliseconds. rate: requests per second offered; None: all at once. program: "dynamic" or "fixed".
+    """Latencies in milliseconds. rate: requests per second offered; None: all at once.
 
+    program: "dynamic", "fixed" or "padded".
     good: requests per second that kept to the limits. tokens_per_s: from the first request sent to the last token.
     """
 

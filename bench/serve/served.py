@@ -15,10 +15,11 @@ MODEL = "benched"
 
 
 class Served:
-    """A server of one program on a free port; use it as a context manager."""
+    """A server of one program on a free port; use it as a context manager. padded: see ``bench.serve.padded``."""
 
-    def __init__(self, program: Path, threads: int) -> None:
-        command = [sys.executable, "-c", "from polybatch.cli import main; main()", "serve", str(program)]
+    def __init__(self, program: Path, threads: int, *, padded: bool = False) -> None:
+        code = ["-m", "bench.serve.padded"] if padded else ["-c", "from polybatch.cli import main; main()"]
+        command = [sys.executable, *code, "serve", str(program)]
         command += ["--port", "0", "--model-name", MODEL, "--threads", str(threads), "--no-prefix-cache"]
         self._process = subprocess.Popen([*command, "--max-queue", "100000"], stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
