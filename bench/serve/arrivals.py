@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 
@@ -16,7 +17,7 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
 def bursts(rate: float, seconds: float, size: int) -> list[float]:
     """``size`` requests at once, as often as makes ``rate`` requests per second."""
     period = size / rate
-    return [burst * period for burst in range(int(seconds / period)) for _ in range(size)]
+    return [burst * period for burst in range(math.ceil(seconds / period)) for _ in range(size)]
 
 
 ARRIVALS = ("poisson", "burst")
