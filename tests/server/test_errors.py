@@ -124,6 +124,13 @@ def test_a_body_that_is_no_request_is_a_400(endpoint, body):
     assert reply["error"]["message"]
 
 
+def test_a_body_without_its_content_type_is_explained(endpoint):
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, reply, _ = endpoint.server.call(endpoint.path, endpoint.body("x"), headers=headers)
+    assert status == 400
+    assert "Content-Type: application/json" in reply["error"]["message"]
+
+
 def test_paths_and_methods_that_are_not_there(live):
     assert live.call("/v1/nothing")[:2] == (404, live.call("/v1/nothing")[1])
     assert live.call("/v1/nothing")[1]["error"]["code"] == "not_found"

@@ -49,10 +49,21 @@ def test_a_full_queue_is_429_with_retry_after(name):
 
 
 def test_choices_that_do_not_all_fit_are_refused_together():
-    with LiveServer(ScriptedProgram(slots=2), max_queue=1) as server:
-        server.ready()
-        assert server.call("/v1/completions", {"prompt": "x", "n": 4})[0] == 429
+    program = ScriptedProgram(slots=2, ctx_len=512, delay_s=0.002)
+    with LiveServer(program, max_queue=1) as server, ThreadPoolExecutor() as pool:
+        endpoint = Both(server.ready(), "completions")
+        held = pool.submit(endpoint.whole, "x", max_tokens=120, ignore_eos=True)
+        wait_until(lambda: server.stats.live == 1)
+        assert server.call("/v1/completions", {"prompt": "x", "n": 3})[0] == 429
+        assert server.stats.live + server.stats.waiting == 1
+        held.result()
         assert server.call("/v1/completions", {"prompt": "x", "n": 3})[0] == 200
+
+
+def test_more_choices_than_the_server_ever_holds_are_no_reason_to_try_again():
+    with LiveServer(ScriptedProgram(slots=2), max_queue=1) as server:
+        status, reply, _ = server.ready().call("/v1/completions", {"prompt": "x", "n": 4})
+        assert (status, reply["error"]["param"]) == (400, "n")
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)

@@ -112,6 +112,8 @@ def _invalid(request: Request, error: Exception) -> Response:
         return bad_request(
             f"the body is not JSON: {found[0].get('ctx', {}).get('error', 'it cannot be read')}"
         ).response()
+    if not isinstance(error.body, dict):
+        return bad_request("the body must be a JSON object, with Content-Type: application/json").response()
     # Of a union's branches, the one that got furthest is the one that was meant.
     param = max((_param(one, error.body) for one in found), key=lambda path: (path or "").count("."))
     reasons = dict.fromkeys(_reason(one) for one in found if _param(one, error.body) == param)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
@@ -86,8 +86,3 @@ class ChunkFrame:
         if not self._include_usage:
             return b""
         return self._head + b'],"usage":' + dumps(counts) + b"}" + _END
-
-
-def by_prompt(choices: Sequence[Any], per_prompt: int) -> list[Sequence[Any]]:
-    """Choices in groups of one prompt each."""
-    return [choices[at : at + per_prompt] for at in range(0, len(choices), per_prompt)]

@@ -78,6 +78,9 @@ class Service:
     async def submit(self, asks: Sequence[Ask], *, streams: bool, user: str | None = None) -> Answer:
         """Queue all choices of a request, or none of them. Raises ApiError."""
         model = self.ready()
+        room = model.slots + self.config.max_queue
+        if len(asks) > room:
+            raise errors.bad_request(f"n: {len(asks)} answers at once, and this server holds {room} in all", "n")
         assert self._mailbox is not None
         answer = Answer(self._mailbox, self.latencies, len(asks), streams=streams)
         requests = [(ids, params, answer.sink(choice)) for choice, (ids, params) in enumerate(asks)]
