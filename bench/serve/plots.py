@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter
 
 from bench.serve.results import Run
 
@@ -35,8 +36,13 @@ def plot_runs(results: Sequence[Run], path: Path) -> None:
                     name = f"{program}, {arrivals}"
                     axes.plot(rates, [value(run) for run in chosen], style, marker=".", color=color, label=name)
         axes.set(xlabel="offered requests/s", title=label, xscale="log")
+        axes.set_xticks(sorted({run.rate for run in results if run.rate}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         if "ms" in label:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
     panels[0].legend(fontsize=8)
     figure.tight_layout()

@@ -53,17 +53,20 @@ function bar(share) {
 }
 
 function drawSlots(state) {
+  $("slots").classList.toggle("dense", state.slots.length > 16);
+  $("slots").parentElement.classList.toggle("wide", state.slots.length > 16);
   const cards = state.slots.map((slot) => {
     const card = element("div", `slot ${slot.state}`);
     const free = slot.request_id === null;
+    card.title = `slot ${slot.slot}, ${slot.state}, position ${slot.position}`;
     const title = element("div", "", `#${slot.slot} `);
     title.append(element("b", "", free ? "free" : slot.state));
     const speed = slot.tokens_per_s ? `${slot.tokens_per_s.toFixed(1)} tok/s` : free && slot.position ? "kept" : "\u00a0";
     card.append(
       title,
       element("div", "who", free ? "\u00a0" : slot.user || `request ${slot.request_id}`),
-      element("div", "", `${slot.position} / ${state.ctx_len}`),
-      element("div", "", speed),
+      element("div", "far", `${slot.position} / ${state.ctx_len}`),
+      element("div", "speed", speed),
       bar(slot.position / state.ctx_len),
     );
     return card;
