@@ -61,6 +61,13 @@ def texts(browser, selector):
     )
 
 
+def drawn(browser, plot):
+    """Points of the longest line in a plot."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((line) => line.getAttribute('d'))"
+    lines = browser.execute_script(script, f"{plot} path.js-line")
+    return max((line.count("L") + line.count(",") for line in lines if line), default=0)
+
+
 def test_the_page_shows_what_runs(browser, loaded):
     browser.get(loaded.url)
     wait_until(lambda: any("alice" in text for text in texts(browser, ".slot.decode")))
@@ -69,7 +76,7 @@ def test_the_page_shows_what_runs(browser, loaded):
     wait_until(lambda: any(text.startswith("decode b=2") for text in texts(browser, ".row.lit")))
     assert not any(text.startswith("decode b=4") for text in texts(browser, ".row.lit"))
     wait_until(lambda: float(texts(browser, "#rate")[0]) > 0)
-    wait_until(lambda: len(browser.find_elements("css selector", "#speed .scatterlayer .trace")) == 3)
+    wait_until(lambda: all(drawn(browser, plot) > 2 for plot in ("#speed", "#latency")))
     assert browser.get_log("browser") == []
 
 

@@ -117,8 +117,10 @@ function plotStyle(title, more = {}) {
 
 function drawPlots() {
   if (!window.Plotly) return;
+  // Copies: the library draws again for new arrays only.
   const trace = (name, label, color, more = {}) => ({
-    x: history_.time, y: history_[name], name: label, mode: "lines", line: { color, width: 2 }, ...more,
+    x: [...history_.time], y: [...history_[name]], name: label,
+    mode: "lines", line: { color, width: 2 }, ...more,
   });
   const settings = { displayModeBar: false, responsive: true };
   const second = { overlaying: "y", side: "right", rangemode: "tozero", title: { text: "requests" }, showgrid: false };
