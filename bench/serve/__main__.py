@@ -1,0 +1,143 @@
+"""``python -m bench.serve``: a server under Poisson and burst arrivals, dynamic batching against a fixed batch.
+
+Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64 (dynamic), one with 64 only, which
+is served twice: as it is (fixed; target cpu leaves out padding rows), and with padding rows run as on targets of fixed
+shapes (padded). All are served over HTTP and get the same requests at the same times. The part overhead compares a
+server with the engine in process.
+Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
+again keep their figures in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+from datetime import date
+from pathlib import Path
+
+from bench.lock import held
+from bench.models import model_b
+from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.peers.protocol import Load
+from bench.peers.report import machine
+from bench.programs import ProgramSpec, compile_spec
+from bench.serve import report
+from bench.serve.arrivals import ARRIVALS, times
+from bench.serve.load import asks, send, send_at_once
+from bench.serve.overhead import Overhead, measure
+from bench.serve.results import Limits, Run, summarize
+from bench.serve.served import Served
+
+SLOTS = 64
+SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,), "padded": (SLOTS,)}
+CTX_LEN = 512
+WARM_UP = Load(8, 128, 8)
+PARTS = ("rates", "saturation", "overhead")
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    earlier, overhead = _earlier(options.out)
+    runs = {(run.program, run.arrivals, run.rate): run for run in earlier}
+    if "overhead" in options.only:
+        with held(options.lock, exclusive=True):
+            overhead = measure(_program("dynamic", options), options.load, options.rounds, options.threads)
+    if set(options.only) & {"rates", "saturation"}:
+        for name in options.programs:
+            program = _program(name, options)
+            runs |= {(run.program, run.arrivals, run.rate): run for run in _loads(name, program, options)}
+    ordered = sorted(runs.values(), key=lambda run: (run.arrivals == "burst", run.rate or math.inf, run.program))
+    lines = [*(report.runs(ordered) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
+    print("\n".join(lines))
+    _write(ordered, overhead, options)
+
+
+def _loads(name: str, program: Path, options: argparse.Namespace) -> list[Run]:
+    """Every load on one server; the lock is held for one load at a time."""
+    runs = []
+    limits = Limits(options.first_ms, options.between_ms)
+    with Served(program, options.threads, padded=name == "padded") as served:
+        send_at_once(served.port, asks(WARM_UP))
+        for arrivals in options.arrivals if "rates" in options.only else ():
+            for rate in options.rates:
+                at = times(arrivals, rate, options.seconds, options.seed, options.burst)
+                load = Load(len(at), options.load.prompt_tokens, options.load.new_tokens)
+                with held(options.lock, exclusive=True):
+                    runs.append(summarize(name, arrivals, rate, send(served.port, asks(load), at), limits))
+                print(runs[-1], file=sys.stderr)
+        for _ in range(options.rounds if "saturation" in options.only else 0):
+            with held(options.lock, exclusive=True):
+                runs.append(summarize(name, "burst", None, send_at_once(served.port, asks(options.load)), limits))
+            print(runs[-1], file=sys.stderr)
+    return _median_of_saturation(runs)
+
+
+def _median_of_saturation(runs: list[Run]) -> list[Run]:
+    full = sorted((run for run in runs if run.rate is None), key=lambda run: run.tokens_per_s)
+    return [*(run for run in runs if run.rate is not None), *full[len(full) // 2 : len(full) // 2 + 1]]
+
+
+def _program(name: str, options: argparse.Namespace) -> Path:
+    """Compiled once, with the step times that the choice of batches goes by."""
+    model = options.model or str(model_b(options.cache / "models" / "B"))
+    spec = ProgramSpec(model, options.precision, SIZES[name], SLOTS, ctx_len=CTX_LEN)
+    folder: Path = options.cache / "serve" / spec.folder(options.cache).name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with held(options.lock, exclusive=True):
+            compile_spec(spec, folder, profile=True, progress=lambda stage: print(stage, file=sys.stderr))
+    return folder
+
+
+def _earlier(folder: Path) -> tuple[list[Run], Overhead | None]:
+    path = folder / "serve.json"
+    if not path.is_file():
+        return [], None
+    data = json.loads(path.read_text(encoding="utf-8"))
+    overhead = Overhead(**data["overhead"]) if data["overhead"] else None
+    return [Run(**run) for run in data["runs"]], overhead
+
+
+def _write(runs: list[Run], overhead: Overhead | None, options: argparse.Namespace) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    settings = {"precision": options.precision, "threads": options.threads, "date": date.today().isoformat()}
+    data = {"machine": machine(), "settings": settings, "runs": [run.to_json() for run in runs]}
+    data["overhead"] = overhead.to_json() if overhead else None
+    (options.out / "serve.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    if importlib.util.find_spec("matplotlib") is not None and any(run.rate for run in runs):
+        from bench.serve.plots import plot_runs
+
+        plot_runs(runs, options.out / "serve.png")
+
+
+def _load(text: str) -> Load:
+    requests, prompt, new = (int(part) for part in text.split(","))
+    return Load(requests, prompt, new)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("serve", __doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--programs", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--arrivals", nargs="+", choices=ARRIVALS, default=list(ARRIVALS))
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.25, 0.5, 1, 2, 4, 8], help="requests per second")
+    parser.add_argument("--seconds", type=float, default=30, help="of arrivals, per rate")
+    parser.add_argument("--burst", type=int, default=16, help="requests per burst")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--load", type=_load, default=Load(64, 128, 64), metavar="REQUESTS,PROMPT,NEW")
+    parser.add_argument("--rounds", type=int, default=5, help="of saturation and of overhead")
+    parser.add_argument("--first-ms", type=float, default=1000, help="a good request's first token")
+    parser.add_argument("--between-ms", type=float, default=50, help="a good request's mean time between tokens")
+    parser.add_argument("--model", help="Hugging Face directory or hub id")
+    parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
+    add_threads(parser)
+    add_folders(parser, "build/bench/serve")
+    add_lock(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

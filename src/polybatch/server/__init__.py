@@ -1,0 +1,1 @@
+"""An HTTP server of one program, in the shapes of OpenAI's API. Needs the extra ``server``."""

@@ -1,0 +1,96 @@
+"""Who gets in, and with what."""
+
+import http.client
+
+import openai
+import pytest
+from server.live_server import NAME, LiveServer
+from server.scripted_program import ScriptedProgram
+
+from polybatch.server.security import check_bind, is_loopback, read_keys
+
+KEY = "sk-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with LiveServer(ScriptedProgram(), api_keys=("another", KEY), max_body_bytes=2000) as server:
+        yield server.ready()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models", "/v1/completions", "/metrics", "/slots", "/state", "/openapi.json", "/version", "/x"],
+)
+@pytest.mark.parametrize(
+    "header", [None, "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", KEY, "Bearer \xe9"]
+)
+def test_without_a_key_nobody_gets_in(guarded, path, header):
+    status, reply, headers = guarded.call(path, headers={} if header is None else {"Authorization": header})
+    assert (status, reply["error"]["code"]) == (401, "invalid_api_key")
+    assert headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_with_any_of_the_keys_everything_works(guarded):
+    for key in ("another", KEY):
+        with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=key, max_retries=0) as client:
+            assert client.completions.create(model=NAME, prompt="x", max_tokens=1).choices
+    with pytest.raises(openai.AuthenticationError):
+        guarded.client.models.list()
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/static/app.js", "/static/style.css"])
+def test_the_page_and_health_need_no_key(guarded, path):
+    assert guarded.call(path)[0] == 200
+
+
+def test_a_body_that_is_too_large_is_413(guarded):
+    body = {"prompt": "x" * 2000}
+    status, reply, _ = guarded.call("/v1/completions", body, headers={"Authorization": f"Bearer {KEY}"})
+    assert (status, reply["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_body_of_unknown_length_is_not_read_beyond_the_limit(guarded):
+    connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=10)
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    chunks = iter([b'{"prompt": "', *[b"x" * 500] * 6, b'"}'])
+    connection.request("POST", "/v1/completions", chunks, headers, encode_chunked=True)
+    response = connection.getresponse()
+    assert response.status == 413
+    assert b"body_too_large" in response.read()
+    connection.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_no_key(host):
+    assert is_loopback(host)
+    check_bind(host, (), allow_unauthenticated=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+def test_other_addresses_need_a_key_or_a_word(host):
+    with pytest.raises(ValueError, match="--api-key-file"):
+        check_bind(host, (), allow_unauthenticated=False)
+    check_bind(host, ("key",), allow_unauthenticated=False)
+    check_bind(host, (), allow_unauthenticated=True)
+
+
+def test_a_key_file_has_one_key_per_line(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# of the team\none\n\n  two \n")
+    assert read_keys(path) == ("one", "two")
+    path.write_text("# none\n")
+    with pytest.raises(ValueError, match="no API key"):
+        read_keys(path)
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox(live):
+    tokenizer = live.service.model.tokenizer
+    kept = tokenizer.chat_template
+    tokenizer.chat_template = "{{ messages.__class__.__mro__ }}"
+    try:
+        status, reply, _ = live.call("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    finally:
+        tokenizer.chat_template = kept
+    assert status == 400
+    assert "unsafe" in reply["error"]["message"]
