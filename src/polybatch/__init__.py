@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from polybatch.engine import PromptLookup as PromptLookup
     from polybatch.engine import SamplingParams as SamplingParams
     from polybatch.errors import CompilerError as CompilerError
+    from polybatch.errors import DeviceBufferError as DeviceBufferError
+    from polybatch.errors import DeviceError as DeviceError
+    from polybatch.errors import DeviceExecutionError as DeviceExecutionError
+    from polybatch.errors import DeviceOpenError as DeviceOpenError
+    from polybatch.errors import DeviceOutputError as DeviceOutputError
+    from polybatch.errors import DeviceQueueError as DeviceQueueError
+    from polybatch.errors import DeviceRuntimeMissingError as DeviceRuntimeMissingError
     from polybatch.errors import EngineClosedError as EngineClosedError
     from polybatch.errors import ModelLoadError as ModelLoadError
     from polybatch.errors import NoMatchingSpecializationError as NoMatchingSpecializationError
@@ -34,9 +41,17 @@ if TYPE_CHECKING:
     from polybatch.program import Program as Program
     from polybatch.session import InferenceSession as InferenceSession
     from polybatch.specialization import Specialization as Specialization
+    from polybatch.targets.qaic.options import QaicOptions as QaicOptions
 
 _ERRORS = (
     "CompilerError",
+    "DeviceBufferError",
+    "DeviceError",
+    "DeviceExecutionError",
+    "DeviceOpenError",
+    "DeviceOutputError",
+    "DeviceQueueError",
+    "DeviceRuntimeMissingError",
     "EngineClosedError",
     "ModelLoadError",
     "NoMatchingSpecializationError",
@@ -61,6 +76,7 @@ _HOMES = {
     "Program": "polybatch.program",
     "PromptLookup": "polybatch.engine",
     "SamplingParams": "polybatch.engine",
+    "QaicOptions": "polybatch.targets.qaic.options",
     "Specialization": "polybatch.specialization",
     **dict.fromkeys(_ERRORS, "polybatch.errors"),
 }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from polybatch.errors import NoMatchingSpecializationError, StepInputError
 from polybatch.specialization import Specialization, SpecializationTable
+from polybatch.targets.base import FixedShapeRunner
 
 if TYPE_CHECKING:
     from polybatch.program import Program
@@ -32,12 +33,18 @@ def open_session(program: Program, threads: int | None = None) -> InferenceSessi
 
     from polybatch.kv_layout import CacheSpec, LayerKV
     from polybatch.targets import get_target
+    from polybatch.targets.base import DeviceTarget
 
     manifest = program.manifest
+    target = get_target(manifest.target)
+    if program.device_ids is not None:
+        if not isinstance(target, DeviceTarget):
+            raise ValueError(f"a program of target {manifest.target} runs on no devices; open it without device ids")
+        target = target.on_devices(program.device_ids)
     layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
     count = torch.get_num_threads() if threads is None else _thread_count(threads)
     cache = CacheSpec(layers, manifest.model.dtype, program.ctx_len, program.full_batch_size)
-    runner = get_target(manifest.target).open(program.path, cache, count)
+    runner = target.open(program.path, cache, count)
     return InferenceSession(program.table, runner, manifest.model.vocab_size)
 
 
@@ -68,6 +75,7 @@ class InferenceSession:
     def __init__(self, table: SpecializationTable, runner: StepRunner, vocab_size: int) -> None:
         self._table = table
         self._runner: StepRunner | None = runner
+        self._select = runner.select if isinstance(runner, FixedShapeRunner) else None
         self._skips_padding = runner.skips_padding
         self._vocab_size = vocab_size
         continuous = table.config.continuous_batching
@@ -101,6 +109,8 @@ class InferenceSession:
         ids = self._token_ids(inputs["input_ids"], positions)
         with self._lock:
             runner = self._open_runner()
+            if self._select is not None:
+                self._select(row)
             logits = runner.run(ids, positions, slots, _wanted_columns(positions, row.logits_rows))
             self.last_specialization = row
         return {"logits": logits}

@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import json
-from dataclasses import dataclass
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ class Program:
 
     path: Path
     manifest: Manifest
+    device_ids: tuple[int, ...] | None = None
 
     @classmethod
     def load(cls, path: str | Path, verify: bool = False) -> "Program":
@@ -104,6 +107,13 @@ class Program:
         if not all(type(token) is int for token in ids):
             raise ProgramCorruptError(f"{path} has eos_token_id {given!r}, not ints; recompile the program")
         return tuple(ids)
+
+    def on_devices(self, device_ids: Sequence[int]) -> "Program":
+        """This program, to be opened on these devices (target qaic); ValueError for ids that cannot be."""
+        ids = tuple(operator.index(device) for device in device_ids)
+        if not ids or min(ids) < 0 or len(set(ids)) < len(ids):
+            raise ValueError(f"device_ids must be different ints from 0 on, not {list(ids)}")
+        return replace(self, device_ids=ids)
 
     def tokenizer(self) -> Any:
         """The tokenizer stored in the program (loaded once); ProgramError when it has none. Imports transformers."""

@@ -16,9 +16,7 @@ IMPLEMENTATION = "polybatch_qaic"
 """The name under which the function is registered with transformers."""
 
 
-def dense_experts_forward(
-    module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
-) -> Tensor:
+def dense_experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """transformers' experts signature: hidden_states [tokens, hidden], top_k_* [tokens, top_k]; [tokens, hidden]."""
     hidden = _project(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states[None])
     hidden = module._apply_gate(hidden) if module.has_gate else module.act_fn(hidden)

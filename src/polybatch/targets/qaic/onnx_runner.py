@@ -32,6 +32,7 @@ class OnnxRunner:
         self._inputs = tuple(entry.name for entry in self._session.get_inputs())
         self._retained = tuple(name for name in self._inputs if is_retained(name))
         self._row: Specialization | None = None
+        self._state: dict[str, ort.OrtValue] = {}
         self.reset()
 
     def select(self, row: Specialization) -> None:
