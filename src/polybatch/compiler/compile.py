@@ -95,6 +95,8 @@ def _compile(
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
         verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, text, started)
+        if isinstance(target, CrossTarget):
+            result = target.finish(request, writer.path, result)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
     return result.notes
 

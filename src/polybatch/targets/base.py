@@ -141,6 +141,10 @@ class CrossTarget(Protocol):
         """A runner on this machine's CPU that does what the program's machine would do, for the check of a compile."""
         ...
 
+    def finish(self, request: BuildRequest, folder: Path, built: BuildResult) -> BuildResult:
+        """What is left to do once the check has passed, because it takes long. Raises CompilerError."""
+        ...
+
 
 @runtime_checkable
 class DeviceTarget(Protocol):

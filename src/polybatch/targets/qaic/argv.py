@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polybatch.targets.qaic.names import CUSTOM_IO_FILE, MODEL_FILE, QPC_DIR, SPECIALIZATIONS_FILE
+from polybatch.targets.qaic.names import CUSTOM_IO_FILE, MODEL_FILE, QPC_DIR, SPECIALIZATIONS_FILE, WEIGHTS_FILE
 from polybatch.targets.qaic.options import QaicOptions
 
 
@@ -39,6 +39,13 @@ def compiler_argv(inputs: CompilerInputs, executable: str = "qaic-compile") -> t
         argv.append(f"-custom-IO-list-file={CUSTOM_IO_FILE}")
     argv.append(f"-aic-binary-dir={inputs.output_dir}")
     return tuple(argv)
+
+
+def input_files(inputs: CompilerInputs) -> tuple[str, ...]:
+    """The files that the result depends on."""
+    devices = inputs.options.num_devices
+    partition = (partition_file(devices),) if devices > 1 else ()
+    return (MODEL_FILE, WEIGHTS_FILE, SPECIALIZATIONS_FILE, CUSTOM_IO_FILE, *partition)
 
 
 def partition_file(num_devices: int) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from polybatch.errors import UnsupportedModelError
 from polybatch.kv_layout import CacheSpec
 from polybatch.specialization import specializations_text
 from polybatch.targets.base import BuildRequest, BuildResult
-from polybatch.targets.qaic.argv import CompilerInputs, compiler_argv, partition_file
+from polybatch.targets.qaic.argv import CompilerInputs, compiler_argv, input_files, partition_file
 from polybatch.targets.qaic.device_compiler import run_compiler
 from polybatch.targets.qaic.export import export_onnx
 from polybatch.targets.qaic.files import custom_io_text, kv_precision, partition_text, script_text
-from polybatch.targets.qaic.names import CUSTOM_IO_FILE, MODEL_FILE, SPECIALIZATIONS_FILE, WEIGHTS_FILE
+from polybatch.targets.qaic.names import CUSTOM_IO_FILE, SPECIALIZATIONS_FILE
 from polybatch.targets.qaic.options import QaicOptions
 from polybatch.targets.qaic.qpc_cache import QpcCache, compile_key
 from polybatch.targets.qaic.record import Record
@@ -25,30 +26,37 @@ _BITS = {"float16": 16.0, "bfloat16": 16.0, "mxint8": 8.25}  # mxint8: 32 values
 
 
 def build_program(request: BuildRequest, folder: Path) -> BuildResult:
-    """Write the graph and the compiler's inputs, and run the compiler if there is one.
-
-    Raises CompilerError and UnsupportedModelError.
-    """
+    """Write the graph and the compiler's inputs. Raises UnsupportedModelError."""
     options = request.qaic or QaicOptions()
-    sdk = find_sdk()
     request.progress("exporting the graph")
     _export(request, options, folder)
-    inputs = CompilerInputs(options, request.cache.dtype == "bfloat16")
+    inputs = _compiler_inputs(request)
     precision = kv_precision(bfloat16=inputs.bfloat16, mxint8=options.mxint8_kv_cache)
-    names = _write_inputs(request, inputs, precision, folder)
-    Record(options, compiler_argv(inputs), None if sdk is None else sdk.version).write(folder)
-    if sdk is None:
-        _write_script(inputs, folder)
-    else:
-        _compile(request, compiler_argv(inputs, str(sdk.compiler)), names, sdk, folder)
+    for name, text in _texts(request, inputs, precision).items():
+        (folder / name).write_text(text, encoding="utf-8")
     return BuildResult(
         isa=None,
         cpu_features=(),
-        compiler=None if sdk is None else f"qaic-compile {sdk.version}",
+        compiler=None,
         batch_invariant=False,
         bytes_per_slot=int(_slot_elements(request.cache) * _BITS[precision] / 8),
-        notes=() if sdk is not None else (_how_to_finish(),),
     )
+
+
+def finish_program(request: BuildRequest, folder: Path, built: BuildResult) -> BuildResult:
+    """Compile for the device; where there is no SDK, write the script that does it elsewhere. Raises CompilerError."""
+    inputs = _compiler_inputs(request)
+    sdk = find_sdk()
+    Record(inputs.options, compiler_argv(inputs), None if sdk is None else sdk.version).write(folder)
+    if sdk is None:
+        _write_script(inputs, folder)
+        return replace(built, notes=(_how_to_finish(),))
+    _compile(request, inputs, sdk, folder)
+    return replace(built, compiler=f"qaic-compile {sdk.version}")
+
+
+def _compiler_inputs(request: BuildRequest) -> CompilerInputs:
+    return CompilerInputs(request.qaic or QaicOptions(), request.cache.dtype == "bfloat16")
 
 
 def _export(request: BuildRequest, options: QaicOptions, folder: Path) -> None:
@@ -63,8 +71,8 @@ def _export(request: BuildRequest, options: QaicOptions, folder: Path) -> None:
         ) from error
 
 
-def _write_inputs(request: BuildRequest, inputs: CompilerInputs, precision: str, folder: Path) -> tuple[str, ...]:
-    """Write the text files that the compiler takes; the names of all its input files."""
+def _texts(request: BuildRequest, inputs: CompilerInputs, precision: str) -> dict[str, str]:
+    """The text files that the compiler takes, by name."""
     options = inputs.options
     texts = {
         SPECIALIZATIONS_FILE: specializations_text(request.table, named=not options.flat_specializations),
@@ -72,9 +80,7 @@ def _write_inputs(request: BuildRequest, inputs: CompilerInputs, precision: str,
     }
     if options.num_devices > 1:
         texts[partition_file(options.num_devices)] = partition_text(options.num_devices, options.num_cores)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return (MODEL_FILE, WEIGHTS_FILE, *texts)
+    return texts
 
 
 def _write_script(inputs: CompilerInputs, folder: Path) -> None:
@@ -83,10 +89,11 @@ def _write_script(inputs: CompilerInputs, folder: Path) -> None:
     script.chmod(0o755)
 
 
-def _compile(request: BuildRequest, argv: tuple[str, ...], names: tuple[str, ...], sdk: Sdk, folder: Path) -> None:
+def _compile(request: BuildRequest, inputs: CompilerInputs, sdk: Sdk, folder: Path) -> None:
+    argv = compiler_argv(inputs, str(sdk.compiler))
     cache = QpcCache()
     request.progress("looking for an earlier device program of the same inputs")
-    key = compile_key(folder, names, argv, sdk.version)
+    key = compile_key(folder, input_files(inputs), argv, sdk.version)
     if cache.fetch(key, folder):
         return
     log = cache.log_path(key)

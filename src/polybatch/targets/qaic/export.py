@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,7 @@ def _translate(
     sizes = {name: Dim(name, min=1, max=_LARGEST) for name in _EXAMPLE_SIZES}
     examples = [_example(entry) for entry in inputs]
     shapes = [_symbolic(entry, sizes) for entry in inputs]
-    with torch.no_grad(), device_graph(model), warnings.catch_warnings():
+    with torch.no_grad(), device_graph(model), _quiet_exporter(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own deprecations
         program = torch.onnx.export(
             QaicStep(model),
@@ -69,6 +72,18 @@ def _translate(
     assert program is not None
     graph: ir.Model = program.model
     return graph
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without the exporter's warnings about packages that it does not need."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _arguments(inputs: tuple[TensorContract, ...], values: list[Any]) -> dict[str, Any]:

@@ -60,8 +60,9 @@ class IoDescriptor:
         if any(all(allowed[at[name]] == shape for name, shape in shapes.items()) for allowed in self.allowed_shapes):
             return
         compiled = "; ".join(str({name: list(allowed[at[name]]) for name in shapes}) for allowed in self.allowed_shapes)
+        passed = {name: list(shape) for name, shape in shapes.items()}
         raise NoMatchingSpecializationError(
-            f"the device program has no specialization with the shapes { ({n: list(s) for n, s in shapes.items()}) }; "
+            f"the device program has no specialization with the shapes {passed}; "
             f"compiled: {compiled}. Compile it again from this program's own files"
         )
 

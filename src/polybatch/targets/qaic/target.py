@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from polybatch.errors import CompilerError
 from polybatch.kv_layout import CacheSpec
 from polybatch.targets.base import BuildRequest, BuildResult, StepRunner
+from polybatch.targets.qaic.sdk import find_sdk
 
 if TYPE_CHECKING:
     from polybatch.targets.qaic.runner import QaicRunner
@@ -24,6 +25,7 @@ class QaicTarget:
     device_ids: tuple[int, ...] | None = None
 
     def build(self, request: BuildRequest, folder: Path) -> BuildResult:
+        find_sdk()  # what is wrong with the SDK's place shows before the work
         missing = [name for name in _PACKAGES if find_spec(name) is None]
         if missing:
             raise CompilerError(f"target qaic needs {', '.join(missing)} to compile; pip install 'polybatch[qaic]'")
@@ -41,6 +43,12 @@ class QaicTarget:
         from polybatch.targets.qaic.onnx_runner import OnnxRunner
 
         return OnnxRunner(folder, cache, threads)
+
+    def finish(self, request: BuildRequest, folder: Path, built: BuildResult) -> BuildResult:
+        """Compile for the device, or leave a script that does."""
+        from polybatch.targets.qaic.build import finish_program
+
+        return finish_program(request, folder, built)
 
     def on_devices(self, device_ids: tuple[int, ...]) -> QaicTarget:
         """This target on these devices."""
