@@ -182,10 +182,13 @@ class InferenceSession:
     def _smallest_readable(
         self, candidates: tuple[Specialization, ...], positions: NDArray[Any]
     ) -> Specialization | None:
-        """With ``comp_ctx_lengths`` left out: the smallest CCL above the largest position (rule 7)."""
+        """With ``comp_ctx_lengths`` left out: the smallest CCL above the largest position + K (rule 7)."""
         if not candidates or len({(row.phase, row.num_logits_to_keep) for row in candidates}) > 1:
             return None
-        largest = int(positions.max())
+        # Of rows that are all filled in part the rest counts too, as where the table chooses (choose_decode).
+        decoding = candidates[0].phase == "decode"
+        unfilled = int((positions < 0).sum(axis=1).min()) if decoding and positions.max() >= 0 else 0
+        largest = min(int(positions.max()) + unfilled, candidates[0].ctx_len - 1)
         fitting = [row for row in candidates if row.readable_positions > largest]
         return min(
             fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions
