@@ -14,7 +14,6 @@ from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompati
 from polybatch.program.files import absolute, sha256_of
 from polybatch.program.manifest import Manifest, read_manifest
 from polybatch.specialization import Specialization, SpecializationTable
-from polybatch.targets import target_names
 
 if TYPE_CHECKING:
     from polybatch.session import InferenceSession
@@ -35,12 +34,11 @@ class Program:
         """Check the directory against its manifest and this machine; reads no weights and imports no torch.
 
         ``verify`` also hashes every file. Raises ProgramError (nothing there), ProgramVersionError,
-        ProgramCorruptError (naming the file) or ProgramIncompatibleError (target, CPU features, torch version).
+        ProgramCorruptError (naming the file) or ProgramIncompatibleError (CPU features, torch version).
         """
         directory = absolute(path)
         manifest = read_manifest(directory)
         _require_files(directory, manifest, verify)
-        _require_target(directory, manifest)
         _require_features(directory, manifest)
         if manifest.target == "cpu":
             _require_torch(directory, manifest)
@@ -146,14 +144,6 @@ def _require_files(directory: Path, manifest: Manifest, verify: bool) -> None:
             )
         if verify and sha256_of(path) != entry.sha256:
             raise ProgramCorruptError(f"{path} has changed (sha256 differs); recompile the program or copy it again")
-
-
-def _require_target(directory: Path, manifest: Manifest) -> None:
-    if manifest.target not in target_names():
-        raise ProgramIncompatibleError(
-            f"{directory} was compiled for target {manifest.target}, and this polybatch runs "
-            f"{' and '.join(target_names())}; recompile it for one of them"
-        )
 
 
 def _require_features(directory: Path, manifest: Manifest) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from qaic_double import driver
 from steps import decode, prefill
 from targets.qaic.conftest import SHAPES
+from typer.testing import CliRunner
 
 from polybatch import (
     AutoModelForCausalLM,
@@ -31,6 +34,7 @@ from polybatch import (
     QaicOptions,
     SamplingParams,
 )
+from polybatch.cli import app
 from polybatch.program import ProgramWriter
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], list(range(40, 61)), [9], [7, 7, 7, 7, 7]]
@@ -157,6 +161,19 @@ def test_the_cache_cannot_be_read(compiled: Program) -> None:
 def test_a_program_that_is_not_compiled_for_the_device_says_how(exported: Program) -> None:
     with pytest.raises(ProgramError, match=r"run compile\.sh in it on a machine with the SDK"):
         exported.session()
+
+
+def test_inspect_says_what_is_missing_here(
+    exported: Program, compiled: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def obstacle(program: Program) -> str:
+        return json.loads(CliRunner().invoke(app, ["inspect", "--json", str(program.path)]).stdout)["obstacle"]
+
+    assert "run compile.sh in it" in obstacle(exported)
+    assert obstacle(compiled) is None
+    sys.modules.pop("qaicrt")
+    monkeypatch.setenv("POLYBATCH_QAIC_SDK", str(tmp_path))
+    assert "cannot import qaicrt" in obstacle(compiled)
 
 
 def test_a_finished_program_may_be_written_over(finished: Program) -> None:

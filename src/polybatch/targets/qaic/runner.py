@@ -17,6 +17,20 @@ from polybatch.targets.qaic.runtime import load_runtime
 from polybatch.targets.qaic.step_inputs import step_inputs
 
 
+def require_compiled(folder: Path) -> None:
+    """ProgramIncompatibleError for a program that is exported and no more."""
+    if not (folder / QPC_DIR / QPC_BINARY).is_file():
+        raise ProgramIncompatibleError(
+            f"{folder} is exported but not compiled for the device; run compile.sh in it on a machine with the SDK"
+        )
+
+
+def require_runnable(folder: Path) -> None:
+    """ProgramIncompatibleError or DeviceRuntimeMissingError where no session can be opened; looks for no device."""
+    require_compiled(folder)
+    load_runtime()
+
+
 class QaicRunner:
     """A :class:`polybatch.targets.base.StepRunner` whose cache lies on the device.
 
@@ -26,13 +40,9 @@ class QaicRunner:
     skips_padding = False
 
     def __init__(self, folder: Path, cache: CacheSpec, device_ids: tuple[int, ...] | None) -> None:
-        qpc = folder / QPC_DIR
-        if not (qpc / QPC_BINARY).is_file():
-            raise ProgramIncompatibleError(
-                f"{folder} is exported but not compiled for the device; run compile.sh in it on a machine with the SDK"
-            )
+        require_compiled(folder)
         devices = _device_ids(Record.read(folder).options.num_devices, device_ids)
-        self._device: QaicDevice | None = QaicDevice(load_runtime(), qpc, devices)
+        self._device: QaicDevice | None = QaicDevice(load_runtime(), folder / QPC_DIR, devices)
         bindings = self._device.descriptor.bindings
         self._inputs = tuple(entry.name for entry in bindings if entry.is_input)
         self._vocab = next(entry.dims[-1] for entry in bindings if entry.name == LOGITS)
