@@ -258,3 +258,16 @@ def test_rejected_products_raise_before_any_export(
         )
     assert time.perf_counter() - started < 0.1
     assert not (tmp_path / "a.poly").exists()
+
+
+def test_a_bfloat16_model_stays_so_on_hardware_that_has_it(llama_dir: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(llama_dir, dtype="bfloat16")
+    with pytest.warns(UserWarning, match=r"compile\.sh"):
+        program = model.compile(
+            tmp_path / "a.poly", target="qaic", qaic=QaicOptions(hardware="ai200"), ctx_len=64, prefill_seq_len=8
+        )
+    assert program.manifest.model.dtype == "bfloat16"
+    assert "-convert-to-fp16" not in (program.path / "compile.sh").read_text()
+    assert (program.path / "model.onnx.data").stat().st_size < 250_000
+    # The check runs in float32 over bfloat16 weights: nothing is rounded but the weights.
+    assert program.manifest.verification.max_relative_error < 1e-5

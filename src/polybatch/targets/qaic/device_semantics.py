@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from polybatch.targets.qaic.names import MODEL_FILE, is_retained
+from polybatch.targets.qaic.widening import widen
 
 _CONTEXT_AXIS = 2
 _ANY = np.iinfo(np.int64).max
@@ -24,6 +25,7 @@ def load_with_device_semantics(folder: Path) -> bytes:
     """The model in ``folder`` as a serialized ONNX model whose weights still lie in that folder's data file."""
     model = ir.load(folder / MODEL_FILE)
     InlinePass()(model)
+    widen(model)
     for node in list(model.graph):
         if node.op_type == "ScatterND" and _is_cache(node.inputs[0]):
             _drop_writes_outside(model.graph, node)

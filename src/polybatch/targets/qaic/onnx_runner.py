@@ -18,11 +18,9 @@ from polybatch.targets.qaic.device_semantics import load_with_device_semantics
 from polybatch.targets.qaic.names import LOGITS, RETAINED_SUFFIX, is_retained, past_names
 from polybatch.targets.qaic.step_inputs import step_inputs
 
-_NUMPY = {"float32": np.float32}
-
 
 class OnnxRunner:
-    """A :class:`polybatch.targets.base.StepRunner` over the files of a program."""
+    """A :class:`polybatch.targets.base.StepRunner` over the files of a program; a bfloat16 graph runs in float32."""
 
     skips_padding = False
 
@@ -61,9 +59,8 @@ class OnnxRunner:
         for layer in self._cache.layers:
             prefix = (self._cache.slots, layer.kv_heads, self._cache.ctx_len)
             shapes += [(*prefix, layer.key_dim), (*prefix, layer.value_dim)]
-        dtype = _NUMPY[self._cache.dtype]
         self._state = {
-            name: ort.OrtValue.ortvalue_from_numpy(np.full(shape, np.nan, dtype))
+            name: ort.OrtValue.ortvalue_from_numpy(np.full(shape, np.nan, np.float32))
             for name, shape in zip(past_names(len(self._cache.layers)), shapes, strict=True)
         }
 
