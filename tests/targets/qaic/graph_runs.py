@@ -21,14 +21,12 @@ from polybatch.targets.qaic.onnx_runner import OnnxRunner
 Step = dict[str, np.ndarray]
 
 
-def open_both(
-    name: str, table: SpecializationTable, *, plain: bool = False
-) -> tuple[InferenceSession, InferenceSession]:
+def open_both(name: str, table: SpecializationTable) -> tuple[InferenceSession, InferenceSession]:
     """(exported graph through ONNX Runtime, eager target) of a tiny model of that architecture."""
     model, reference = make_model(SUPPORTED[name]), make_model(SUPPORTED[name])
     cache = CacheSpec(check_supported(model), "float32", table.config.ctx_len, table.config.full_batch_size)
     with tempfile.TemporaryDirectory() as folder:
-        export_onnx(model, cache.layers, table.config, Path(folder), plain=plain)
+        export_onnx(model, cache.layers, table.config, Path(folder), plain=False)
         exported = InferenceSession(table, OnnxRunner(Path(folder), cache, 2), VOCAB)
     reference.set_attn_implementation(attention.IMPLEMENTATION)
     reference.set_experts_implementation(experts.IMPLEMENTATION)

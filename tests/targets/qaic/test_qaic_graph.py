@@ -23,11 +23,6 @@ def test_every_specialization_gives_the_logits_of_the_eager_target(name: str) ->
     assert_equal_steps(*open_both(name, table), table)
 
 
-def test_a_static_program_in_standard_operators() -> None:
-    table = build_table(**STATIC)
-    assert_equal_steps(*open_both("llama", table, plain=True), table, rounds=12)
-
-
 def test_attention_over_a_compute_context_length_with_speculation() -> None:
     table = build_table(**STATIC, **CCL, num_speculative_tokens=3)
     assert_equal_steps(*open_both("llama", table), table, rounds=12)
