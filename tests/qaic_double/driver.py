@@ -96,6 +96,7 @@ class Program:
             return QStatus.QS_ERROR
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self.qpc.folder))
         self.session = ort.InferenceSession((self.qpc.folder / "graph.onnx").read_bytes(), options)
         return _status("load")

@@ -55,12 +55,15 @@ def test_names_types_and_dimensions_are_those_of_the_contract(graph: onnx.ModelP
     assert list(_described(graph.graph.input))[:3] == ["input_ids", "position_ids", "past_key.0"]
 
 
-def test_the_cache_is_read_and_written_by_functions_of_the_vendors_domain(graph: onnx.ModelProto) -> None:
+def test_the_cache_and_the_norms_are_functions_of_the_vendors_domains(graph: onnx.ModelProto) -> None:
+    cloud, norms = "com.qualcomm.cloud", "com.qti.aisw.onnx"
     functions = {(function.domain, function.name) for function in graph.functions}
-    assert functions == {("com.qualcomm.cloud", "CtxScatterCB"), ("com.qualcomm.cloud", "CtxGatherCB")}
-    assert {entry.domain: entry.version for entry in graph.opset_import} == {"": 18, "com.qualcomm.cloud": 1}
+    assert functions == {(cloud, "CtxScatterCB"), (cloud, "CtxGatherCB"), (norms, "CustomRMSNorm")}
+    assert {entry.domain: entry.version for entry in graph.opset_import} == {"": 18, cloud: 1, norms: 1}
     called = [node.op_type for node in graph.graph.node if node.domain]
-    assert sorted(called) == ["CtxGatherCB"] * 4 + ["CtxScatterCB"] * 4
+    assert sorted(called) == ["CtxGatherCB"] * 4 + ["CtxScatterCB"] * 4 + ["CustomRMSNorm"] * 5
+    (epsilon,) = {node.attribute[0].f for node in graph.graph.node if node.op_type == "CustomRMSNorm"}
+    assert epsilon == pytest.approx(1e-6)
 
 
 def test_the_graph_names_no_file_of_the_machine_that_exported_it(exported: Program) -> None:

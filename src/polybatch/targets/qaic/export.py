@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from polybatch.kv_layout import LayerKV
 from polybatch.specialization import BatchingConfig
 from polybatch.targets.qaic.names import MODEL_FILE, WEIGHTS_FILE, TensorContract, graph_inputs, graph_outputs
+from polybatch.targets.qaic.norms import name_norms
 from polybatch.targets.qaic.onnx_functions import OPSET, cache_functions
 from polybatch.targets.qaic.step import QaicStep, device_graph
 
@@ -115,6 +116,8 @@ def _tidy(model: ir.Model, plain: bool) -> None:
     if plain:
         passes.InlinePass()(model)
     optimizer.optimize_ir(model, inline=False)
+    if not plain:
+        name_norms(model)
     passes.RemoveUnusedFunctionsPass()(model)
     passes.RemoveUnusedOpsetsPass()(model)
     passes.ClearMetadataAndDocStringPass()(model)

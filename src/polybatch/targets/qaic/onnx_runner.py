@@ -75,5 +75,6 @@ def _open(folder: Path, threads: int) -> ort.InferenceSession:
     # Weights are mapped, not copied into layouts of the runtime's own: a large model must fit beside itself.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # steps are few: leave the cores to others
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     return ort.InferenceSession(load_with_device_semantics(folder), options, providers=["CPUExecutionProvider"])
