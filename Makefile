@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 	@echo "installing into .venv (torch is large: this can take minutes)"
 	$(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[gguf,server,dev]'
+	$(PIP) --editable '.[gguf,qaic,server,dev]'
 	@touch $@
 
 demo: $(STAMP)

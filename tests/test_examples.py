@@ -37,6 +37,7 @@ def test_every_example_is_run_here():
     tested = {"compile_and_generate.py", "low_level_session.py", "streaming.py", "sampling.py", "speculation.py"}
     tested |= {"structured.py"}
     tested |= {"openai_client.py"}  # in tests/server
+    tested |= {"cloud_ai_100.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -77,6 +78,15 @@ def test_speculation(monkeypatch, capsys, model_dir, tmp_path):
     out = capsys.readouterr().out
     assert "the same tokens: True" in out
     assert "steps by (batch, K): {(1, " in out
+
+
+def test_cloud_ai_100(monkeypatch, capsys, model_dir, tmp_path):
+    monkeypatch.delenv("POLYBATCH_QAIC_SDK", raising=False)
+    with pytest.warns(UserWarning, match=r"run compile\.sh"):
+        run_example(monkeypatch, "cloud_ai_100.py", model_dir, tmp_path / "device.poly")
+    out = capsys.readouterr().out
+    assert "compile.sh, custom_io.yaml" in out
+    assert "-mdp-load-partition-config=mdp_ts_2.json" in out
 
 
 def test_the_example_of_the_readme(monkeypatch, capsys, model_dir, tmp_path):

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from polybatch.engine import StructuredOutput as StructuredOutput
     from polybatch.engine import TokenLogprobs as TokenLogprobs
     from polybatch.errors import CompilerError as CompilerError
+    from polybatch.errors import DeviceBufferError as DeviceBufferError
+    from polybatch.errors import DeviceError as DeviceError
+    from polybatch.errors import DeviceExecutionError as DeviceExecutionError
+    from polybatch.errors import DeviceOpenError as DeviceOpenError
+    from polybatch.errors import DeviceOutputError as DeviceOutputError
+    from polybatch.errors import DeviceQueueError as DeviceQueueError
+    from polybatch.errors import DeviceRuntimeMissingError as DeviceRuntimeMissingError
     from polybatch.errors import EngineClosedError as EngineClosedError
     from polybatch.errors import EngineDrainingError as EngineDrainingError
     from polybatch.errors import InvalidGrammarError as InvalidGrammarError
@@ -40,9 +47,17 @@ if TYPE_CHECKING:
     from polybatch.program import Program as Program
     from polybatch.session import InferenceSession as InferenceSession
     from polybatch.specialization import Specialization as Specialization
+    from polybatch.targets.qaic.options import QaicOptions as QaicOptions
 
 _ERRORS = (
     "CompilerError",
+    "DeviceBufferError",
+    "DeviceError",
+    "DeviceExecutionError",
+    "DeviceOpenError",
+    "DeviceOutputError",
+    "DeviceQueueError",
+    "DeviceRuntimeMissingError",
     "EngineClosedError",
     "EngineDrainingError",
     "InvalidGrammarError",
@@ -71,6 +86,7 @@ _HOMES = {
     "Program": "polybatch.program",
     "PromptLookup": "polybatch.engine",
     "SamplingParams": "polybatch.engine",
+    "QaicOptions": "polybatch.targets.qaic.options",
     "StructuredOutput": "polybatch.engine",
     "TokenLogprobs": "polybatch.engine",
     "Specialization": "polybatch.specialization",

@@ -5,12 +5,19 @@
     │   ├── ModelLoadError                  a model directory, hub id or GGUF file cannot be read
     │   ├── UnsupportedModelError           the architecture cannot be compiled without wrong logits
     │   ├── VerificationError               the compiled program's logits are off; nothing was written
-    │   ├── CompilerError                   the C++ compiler is missing or failed
+    │   ├── CompilerError                   the C++ or device compiler is missing or failed
     │   ├── ProgramError                    a program directory cannot be used
     │   │   ├── ProgramVersionError         written by another schema version
     │   │   ├── ProgramCorruptError         a file is missing, truncated or edited
     │   │   └── ProgramIncompatibleError    this machine lacks what the program was compiled for
     │   ├── MissingExtraError               a package of one of polybatch's extras is not installed
+    │   ├── DeviceRuntimeMissingError       the device's runtime is not installed; also an ImportError
+    │   ├── DeviceError                     a call of the device's runtime failed
+    │   │   ├── DeviceOpenError             opening, loading or activating a program
+    │   │   ├── DeviceBufferError           passing the buffers of a step
+    │   │   ├── DeviceQueueError            enqueueing it
+    │   │   ├── DeviceExecutionError        running it
+    │   │   └── DeviceOutputError           reading its outputs
     │   ├── EngineClosedError               a request reached an engine that has been closed
     │   ├── EngineDrainingError             a request reached an engine that takes no more
     │   ├── QueueFullError                  a request reached an engine whose queue is full
@@ -42,7 +49,7 @@ class VerificationError(PolybatchError):
 
 
 class CompilerError(PolybatchError):
-    """The C++ compiler is missing or failed; the message carries its last lines."""
+    """The C++ or device compiler is missing or failed; the message carries its last lines."""
 
 
 class ProgramError(PolybatchError):
@@ -63,6 +70,34 @@ class ProgramIncompatibleError(ProgramError):
 
 class MissingExtraError(PolybatchError):
     """A package is not installed; the message names the extra of polybatch that it comes with."""
+
+
+class DeviceRuntimeMissingError(PolybatchError, ImportError):
+    """The device's runtime is not installed on this machine."""
+
+
+class DeviceError(PolybatchError):
+    """A call of the device's runtime failed; the message has its status."""
+
+
+class DeviceOpenError(DeviceError):
+    """A program could not be loaded onto the device or activated there."""
+
+
+class DeviceBufferError(DeviceError):
+    """The runtime refused the buffers of a step."""
+
+
+class DeviceQueueError(DeviceError):
+    """The runtime could not enqueue a step."""
+
+
+class DeviceExecutionError(DeviceError):
+    """A step failed on the device; what its cache holds is not known."""
+
+
+class DeviceOutputError(DeviceError):
+    """The runtime could not give a step's outputs; what its cache holds is not known."""
 
 
 class EngineClosedError(PolybatchError):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from polybatch.errors import NoMatchingSpecializationError, StepInputError
 from polybatch.specialization import Specialization, SpecializationTable
+from polybatch.targets.base import FixedShapeRunner
 
 if TYPE_CHECKING:
     from polybatch.program import Program
@@ -32,12 +33,18 @@ def open_session(program: Program, threads: int | None = None) -> InferenceSessi
 
     from polybatch.kv_layout import CacheSpec, LayerKV
     from polybatch.targets import get_target
+    from polybatch.targets.base import DeviceTarget
 
     manifest = program.manifest
+    target = get_target(manifest.target)
+    if program.device_ids is not None:
+        if not isinstance(target, DeviceTarget):
+            raise ValueError(f"a program of target {manifest.target} runs on no devices; open it without device ids")
+        target = target.on_devices(program.device_ids)
     layers = tuple(LayerKV(kv.kv_heads, kv.key_dim, kv.value_dim) for kv in manifest.kv_cache.layers)
     count = torch.get_num_threads() if threads is None else _thread_count(threads)
     cache = CacheSpec(layers, manifest.model.dtype, program.ctx_len, program.full_batch_size)
-    runner = get_target(manifest.target).open(program.path, cache, count)
+    runner = target.open(program.path, cache, count)
     return InferenceSession(program.table, runner, manifest.model.vocab_size)
 
 
@@ -68,6 +75,7 @@ class InferenceSession:
     def __init__(self, table: SpecializationTable, runner: StepRunner, vocab_size: int) -> None:
         self._table = table
         self._runner: StepRunner | None = runner
+        self._select = runner.select if isinstance(runner, FixedShapeRunner) else None
         self._skips_padding = runner.skips_padding
         self._copies_slots = runner.copies_slots
         self._vocab_size = vocab_size
@@ -107,6 +115,8 @@ class InferenceSession:
         ids = self._token_ids(inputs["input_ids"], positions)
         with self._lock:
             runner = self._open_runner()
+            if self._select is not None:
+                self._select(row)
             logits = runner.run(ids, positions, slots, _wanted_columns(positions, row.logits_rows))
             self.last_specialization = row
         return {"logits": logits}
@@ -132,8 +142,6 @@ class InferenceSession:
         self._check_slot(target)
         if not 0 <= positions <= self._table.config.ctx_len:
             raise ValueError(f"{positions} positions are out of range; a slot has {self._table.config.ctx_len}")
-        if not self._copies_slots:
-            raise RuntimeError("this target cannot copy positions from slot to slot; run the tokens again instead")
         with self._lock:
             self._open_runner().copy_slot(source, target, positions)
 
@@ -196,10 +204,13 @@ class InferenceSession:
     def _smallest_readable(
         self, candidates: tuple[Specialization, ...], positions: NDArray[Any]
     ) -> Specialization | None:
-        """With ``comp_ctx_lengths`` left out: the smallest CCL above the largest position (rule 7)."""
+        """With ``comp_ctx_lengths`` left out: the smallest CCL above the largest position + K (rule 7)."""
         if not candidates or len({(row.phase, row.num_logits_to_keep) for row in candidates}) > 1:
             return None
-        largest = int(positions.max())
+        # Of rows that are all filled in part the rest counts too, as where the table chooses (choose_decode).
+        decoding = candidates[0].phase == "decode"
+        unfilled = int((positions < 0).sum(axis=1).min()) if decoding and positions.max() >= 0 else 0
+        largest = min(int(positions.max()) + unfilled, candidates[0].ctx_len - 1)
         fitting = [row for row in candidates if row.readable_positions > largest]
         return min(
             fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions

@@ -86,13 +86,6 @@ def test_a_manifest_edited_by_hand_is_one_line(run, copy):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_program_of_another_target_is_shown(run, copy):
-    edit_manifest(copy, target="qaic")
-    shown = run("inspect", copy).stdout
-    assert "runs here       no: " in shown
-    assert "was compiled for target qaic" in shown
-
-
 def test_verify_finds_an_edited_file_that_sizes_do_not_give_away(run, copy):
     path = copy / "weights.safetensors"
     content = bytearray(path.read_bytes())

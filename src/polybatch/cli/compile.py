@@ -10,6 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
+from polybatch.cli.device import (
+    DepthFirst,
+    ExtraFlags,
+    FlatSpecializations,
+    Hardware,
+    Mos,
+    Mxfp6Matmul,
+    Mxint8KvCache,
+    NumCores,
+    NumDevices,
+    PlainOnnx,
+    device_options,
+)
 from polybatch.cli.group import warn
 from polybatch.cli.options import Json, parse_int_or_list, parse_ints, require_utf8
 from polybatch.cli.stages import Stages
@@ -45,7 +58,9 @@ def compile_command(
             help="int8 or int8-weight-only (activations stay as they are); default: as dtype.", show_default=False
         ),
     ] = None,
-    target: Annotated[str, typer.Option(help="cpu, or eager (slow, needs no C++ compiler).")] = "cpu",
+    target: Annotated[
+        str, typer.Option(help="cpu, eager (slow, needs no C++ compiler), or qaic (Cloud AI 100).")
+    ] = "cpu",
     isa: Annotated[str, typer.Option(help="Of target cpu: native, avx512_bf16, avx512, avx2 or portable.")] = "native",
     gguf_file: Annotated[
         str | None, typer.Option(metavar="NAME", help="A GGUF file inside MODEL.", show_default=False)
@@ -68,6 +83,16 @@ def compile_command(
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Measure the step times that the engine chooses by.")
     ] = True,
+    num_cores: NumCores = None,
+    num_devices: NumDevices = None,
+    mxfp6_matmul: Mxfp6Matmul = False,
+    mxint8_kv_cache: Mxint8KvCache = False,
+    mos: Mos = None,
+    aic_enable_depth_first: DepthFirst = False,
+    flat_specializations: FlatSpecializations = False,
+    plain_onnx: PlainOnnx = False,
+    hardware: Hardware = None,
+    extra_flags: ExtraFlags = None,
     as_json: Json = False,
 ) -> None:
     """Compile MODEL into one program for several batch sizes over one KV cache.
@@ -85,6 +110,19 @@ def compile_command(
     table = build_table(**request)
     require_utf8(model)  # the manifest, which is UTF-8, has its name
     _check_destination(target, weights, isa, output)
+    device = device_options(
+        target,
+        num_cores=num_cores,
+        num_devices=num_devices,
+        mxfp6_matmul=mxfp6_matmul,
+        mxint8_kv_cache=mxint8_kv_cache,
+        mos=mos,
+        aic_enable_depth_first=aic_enable_depth_first,
+        flat_specializations=flat_specializations,
+        plain_onnx=plain_onnx,
+        hardware=hardware,
+        extra_flags=extra_flags,
+    )
     for message in table.warnings:
         warn(message)
     started = time.perf_counter()
@@ -94,7 +132,7 @@ def compile_command(
 
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, gguf_file=gguf_file)
         program = loaded.compile(
-            output, **request, weights=weights, target=target, isa=isa, profile=profile, progress=stages
+            output, **request, weights=weights, target=target, isa=isa, qaic=device, profile=profile, progress=stages
         )
     _show(program.path, table, time.perf_counter() - started, as_json)
 

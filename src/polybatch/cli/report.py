@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polybatch.cpu_features import available_features
-from polybatch.errors import ProgramError
+from polybatch.errors import DeviceRuntimeMissingError, ProgramError
 from polybatch.program import Manifest, Program, read_manifest
 from polybatch.program.files import absolute, sha256_of
 from polybatch.specialization import SpecializationTable
@@ -110,7 +110,10 @@ def _file_problem(path: Path, size: int, sha256: str | None) -> str | None:
 
 def _obstacle(path: Path) -> str | None:
     try:
-        Program.load(path)
-    except ProgramError as error:
+        if Program.load(path).target == "qaic":
+            from polybatch.targets.qaic.runner import require_runnable
+
+            require_runnable(path)
+    except (ProgramError, DeviceRuntimeMissingError) as error:
         return str(error)
     return None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from polybatch.models.loading import LoadedModel
     from polybatch.program import Program
+    from polybatch.targets.qaic.options import QaicOptions
 
 
 def _silent(stage: str) -> None:
@@ -54,6 +55,7 @@ class AutoModelForCausalLM:
         weights: str | None = None,
         target: str = "cpu",
         isa: str = "native",
+        qaic: QaicOptions | None = None,
         profile: bool = True,
         progress: Progress = _silent,
     ) -> Program:
@@ -65,7 +67,8 @@ class AutoModelForCausalLM:
         ``weights`` is None (the model's dtype), ``int8`` (weights and what they are multiplied with) or
         ``int8-weight-only``; both work with either dtype.
         ``isa`` is ``native``, ``avx512_bf16``, ``avx512``, ``avx2`` or ``portable`` (target cpu). ``profile`` measures
-        the step times that the engine chooses by. ``progress`` is called with each stage's name.
+        the step times that the engine chooses by. ``qaic`` holds the options of target qaic (default: one device of 16
+        cores). ``progress`` is called with each stage's name.
 
         Raises SpecializationError, ValueError or TypeError (before any work), UnsupportedModelError, CompilerError,
         VerificationError and ProgramError; an older program is then as it was.
@@ -83,4 +86,4 @@ class AutoModelForCausalLM:
         from polybatch.compiler.compile import CompileOptions, compile_model, default_output_dir
 
         path = default_output_dir(self._loaded.source) if output_dir is None else Path(output_dir)
-        return compile_model(self._loaded, table, CompileOptions(path, target, weights, isa, profile, progress))
+        return compile_model(self._loaded, table, CompileOptions(path, target, weights, isa, profile, progress, qaic))

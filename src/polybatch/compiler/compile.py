@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from polybatch.kv_layout import CacheSpec
 from polybatch.models.guard import check_supported, position_limit
 from polybatch.models.loading import LoadedModel
 from polybatch.models.own_text import own_text
+from polybatch.models.reference import widened
 from polybatch.program import (
     Batching,
     CreatedBy,
@@ -33,8 +35,9 @@ from polybatch.program import (
 from polybatch.program import Verification as VerificationRecord
 from polybatch.session import InferenceSession
 from polybatch.specialization import Specialization, SpecializationTable
-from polybatch.targets import check_weights, get_target
-from polybatch.targets.base import BuildRequest, BuildResult, Progress, Target
+from polybatch.targets import check_qaic_options, check_weights, exports_float32, get_target
+from polybatch.targets.base import BuildRequest, BuildResult, CrossTarget, Progress, Target
+from polybatch.targets.qaic.options import QaicOptions
 
 _PROFILE_SHARE = 0.03
 """Part of a compile's own time that measuring its steps may take, however large the table is."""
@@ -50,6 +53,7 @@ class CompileOptions:
     isa: str
     profile: bool
     progress: Progress
+    qaic: QaicOptions | None = None
 
 
 def default_output_dir(source: str) -> Path:
@@ -66,6 +70,18 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
         warnings.warn(message, stacklevel=3)
     target = get_target(options.target)
     check_weights(options.target, options.weights)
+    check_qaic_options(options.target, options.qaic)
+    with widened(loaded.model) if exports_float32(options.target, options.qaic) else nullcontext():
+        notes = _compile(target, loaded, table, options)
+    for message in notes:
+        warnings.warn(message, stacklevel=3)
+    return Program.load(options.output_dir)
+
+
+def _compile(
+    target: Target, loaded: LoadedModel, table: SpecializationTable, options: CompileOptions
+) -> tuple[str, ...]:
+    """Write the program; what its user has to know or do next."""
     options.progress("checking the architecture")
     started = time.perf_counter()
     config = table.config
@@ -73,12 +89,16 @@ def compile_model(loaded: LoadedModel, table: SpecializationTable, options: Comp
     _check_context(loaded, table)
     with ProgramWriter(options.output_dir) as writer:
         text = _calibration_text(loaded, options)
-        request = BuildRequest(loaded.model, cache, options.weights, text, options.isa, options.progress)
+        request = BuildRequest(
+            loaded.model, cache, options.weights, text, options.isa, options.progress, table, options.qaic
+        )
         result = target.build(request, writer.path)
         _write_tokenizer(loaded, writer.path)
         verification, step_ms = _check(target, writer.path, loaded, cache, table, options, result, text, started)
+        if isinstance(target, CrossTarget):
+            result = target.finish(request, writer.path, result)
         writer.commit(_manifest(loaded, table, options, cache, result, verification, step_ms))
-    return Program.load(options.output_dir)
+    return result.notes
 
 
 def _check_context(loaded: LoadedModel, table: SpecializationTable) -> None:
@@ -117,10 +137,12 @@ def _check(
 ) -> tuple[Verification, dict[Specialization, float]]:
     """Run the program that has just been built: its logits against the model's, then its step times."""
     options.progress("checking logits against the model")
-    runner = target.open(folder, cache, torch.get_num_threads())
+    elsewhere = isinstance(target, CrossTarget)
+    opener = target.open_for_check if isinstance(target, CrossTarget) else target.open
+    runner = opener(folder, cache, torch.get_num_threads())
     with InferenceSession(table, runner, _vocab_size(loaded)) as session:
         verification = verify_logits(session, table, loaded.model, result.rounded, text)
-        if not options.profile:
+        if not options.profile or elsewhere:
             return verification, {}
         options.progress("measuring step times")
         budget = _PROFILE_SHARE * (time.perf_counter() - started)

@@ -16,6 +16,7 @@ MANIFEST_NAME = "manifest.json"
 _NEEDED_FILES = {
     "cpu": ("graph.so", "kernels.so", "weights.safetensors"),
     "eager": ("config.json", "weights.safetensors"),
+    "qaic": ("model.onnx", "model.onnx.data", "custom_io.yaml", "specializations.json", "qaic.json"),
 }
 
 

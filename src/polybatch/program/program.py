@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import json
-from dataclasses import dataclass
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,6 @@ from polybatch.errors import ProgramCorruptError, ProgramError, ProgramIncompati
 from polybatch.program.files import absolute, sha256_of
 from polybatch.program.manifest import Manifest, read_manifest
 from polybatch.specialization import Specialization, SpecializationTable
-from polybatch.targets import target_names
 
 if TYPE_CHECKING:
     from polybatch.session import InferenceSession
@@ -26,18 +27,18 @@ class Program:
 
     path: Path
     manifest: Manifest
+    device_ids: tuple[int, ...] | None = None
 
     @classmethod
     def load(cls, path: str | Path, verify: bool = False) -> "Program":
         """Check the directory against its manifest and this machine; reads no weights and imports no torch.
 
         ``verify`` also hashes every file. Raises ProgramError (nothing there), ProgramVersionError,
-        ProgramCorruptError (naming the file) or ProgramIncompatibleError (target, CPU features, torch version).
+        ProgramCorruptError (naming the file) or ProgramIncompatibleError (CPU features, torch version).
         """
         directory = absolute(path)
         manifest = read_manifest(directory)
         _require_files(directory, manifest, verify)
-        _require_target(directory, manifest)
         _require_features(directory, manifest)
         if manifest.target == "cpu":
             _require_torch(directory, manifest)
@@ -105,6 +106,13 @@ class Program:
             raise ProgramCorruptError(f"{path} has eos_token_id {given!r}, not ints; recompile the program")
         return tuple(ids)
 
+    def on_devices(self, device_ids: Sequence[int]) -> "Program":
+        """This program, to be opened on these devices (target qaic); ValueError for ids that cannot be."""
+        ids = tuple(operator.index(device) for device in device_ids)
+        if not ids or min(ids) < 0 or len(set(ids)) < len(ids):
+            raise ValueError(f"device_ids must be different ints from 0 on, not {list(ids)}")
+        return replace(self, device_ids=ids)
+
     def tokenizer(self) -> Any:
         """The tokenizer stored in the program (loaded once); ProgramError when it has none. Imports transformers."""
         return self._tokenizer
@@ -136,14 +144,6 @@ def _require_files(directory: Path, manifest: Manifest, verify: bool) -> None:
             )
         if verify and sha256_of(path) != entry.sha256:
             raise ProgramCorruptError(f"{path} has changed (sha256 differs); recompile the program or copy it again")
-
-
-def _require_target(directory: Path, manifest: Manifest) -> None:
-    if manifest.target not in target_names():
-        raise ProgramIncompatibleError(
-            f"{directory} was compiled for target {manifest.target}, and this polybatch runs "
-            f"{' and '.join(target_names())}; recompile it for one of them"
-        )
 
 
 def _require_features(directory: Path, manifest: Manifest) -> None:

@@ -10,7 +10,7 @@ from polybatch.errors import ProgramError
 from polybatch.program.files import absolute, exchange, list_files, sha256_of, swap_by_renames, sync, sync_tree
 from polybatch.program.manifest import MANIFEST_NAME, FileEntry, Manifest
 from polybatch.program.sibling import clean_stale_siblings, new_sibling
-from polybatch.specialization import to_qaic_specializations
+from polybatch.specialization import specializations_text
 
 SPECIALIZATIONS_NAME = "specializations.json"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -50,8 +50,9 @@ class ProgramWriter:
         ``manifest.files`` is replaced by the size and sha256 of every file; the completed manifest is returned.
         """
         table = manifest.build_table()
-        text = json.dumps(to_qaic_specializations(table), indent=1, sort_keys=True) + "\n"
-        (self.path / SPECIALIZATIONS_NAME).write_text(text, encoding="utf-8")
+        specializations = self.path / SPECIALIZATIONS_NAME
+        if manifest.target != "qaic":  # whose compiler has been given the file, perhaps in its other form
+            specializations.write_text(specializations_text(table), encoding="utf-8")
         (self.path / MANIFEST_NAME).unlink(missing_ok=True)
         files = {
             name: FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
@@ -140,6 +141,9 @@ def _files_of_program(directory: Path) -> set[str] | None:
         data = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
         if "schema_version" not in data or "polybatch" not in data["created_by"]:
             return None
-        return set(data.get("files") or ())
+        known = set(data.get("files") or ())
+        if data.get("target") == "qaic":  # compile.sh adds these later
+            known |= {path.relative_to(directory).as_posix() for path in (directory / "qpc").rglob("*")}
+        return known
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -5,7 +5,7 @@ Pure code over plain values: imports neither torch nor a target.
 
 from polybatch.specialization.config import BatchingConfig
 from polybatch.specialization.identify import identifying_inputs, propose_prefill_lengths
-from polybatch.specialization.qaic import to_qaic_specializations
+from polybatch.specialization.qaic import specializations_text, to_qaic_specializations
 from polybatch.specialization.row import Phase, Specialization
 from polybatch.specialization.table import SpecializationTable, build_table
 
@@ -17,5 +17,6 @@ __all__ = [
     "build_table",
     "identifying_inputs",
     "propose_prefill_lengths",
+    "specializations_text",
     "to_qaic_specializations",
 ]

@@ -1,5 +1,6 @@
 """The table as the ``specializations.json`` that the Cloud AI compiler takes."""
 
+import json
 from typing import Any
 
 from polybatch.specialization.row import Specialization
@@ -19,6 +20,11 @@ def to_qaic_specializations(table: SpecializationTable, *, named: bool = True) -
             name = phase if len(rows) == 1 else f"{phase}_{index}"
             entries.append({"name": name, "symbols": symbols} if named else symbols)
     return {"specializations": entries}
+
+
+def specializations_text(table: SpecializationTable, *, named: bool = True) -> str:
+    """The text of ``specializations.json``."""
+    return json.dumps(to_qaic_specializations(table, named=named), indent=1, sort_keys=True) + "\n"
 
 
 def _symbols(row: Specialization, table: SpecializationTable) -> dict[str, str]:

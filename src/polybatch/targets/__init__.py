@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polybatch.targets.base import Target
+    from polybatch.targets.qaic.options import QaicOptions
 
 _WEIGHTS = ("int8", "int8-weight-only")
-_TARGETS = {"cpu": "polybatch.targets.cpu.target", "eager": "polybatch.targets.eager.target"}
+_TARGETS = {
+    "cpu": "polybatch.targets.cpu.target",
+    "eager": "polybatch.targets.eager.target",
+    "qaic": "polybatch.targets.qaic.target",
+}
 
 
 def target_names() -> tuple[str, ...]:
@@ -27,6 +32,21 @@ def check_weights(target: str, weights: str | None) -> None:
         raise ValueError(
             f"target eager runs the model as it is, without weights={weights!r}; leave weights out or pass target='cpu'"
         )
+    if weights is not None and target == "qaic":
+        raise ValueError(
+            f"target qaic has no weights={weights!r}; leave weights out, and choose mxfp6_matmul for 6-bit weights"
+        )
+
+
+def check_qaic_options(target: str, options: QaicOptions | None) -> None:
+    """ValueError for options of the device with another target."""
+    if options is not None and target != "qaic":
+        raise ValueError(f"target {target} takes no options for the device; leave them out or pass target='qaic'")
+
+
+def exports_float32(target: str, options: QaicOptions | None) -> bool:
+    """Whether the target takes a bfloat16 model in float32."""
+    return target == "qaic" and (options is None or options.hardware == "ai100")
 
 
 def get_target(name: str) -> Target:

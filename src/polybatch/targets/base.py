@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from polybatch.kv_layout import CacheSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from polybatch.specialization import Specialization, SpecializationTable
+    from polybatch.targets.qaic.options import QaicOptions
 
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
@@ -62,6 +65,25 @@ class StepRunner(Protocol):
         ...
 
 
+class WithoutSlotCopies:
+    """The part of a StepRunner whose cache cannot be reached between steps."""
+
+    copies_slots = False
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        """RuntimeError."""
+        raise RuntimeError("this target cannot copy positions from slot to slot; run the tokens again instead")
+
+
+@runtime_checkable
+class FixedShapeRunner(Protocol):
+    """A StepRunner that runs the very shapes of a specialization, which its arrays alone do not give away."""
+
+    def select(self, row: Specialization) -> None:
+        """Say which specialization the next step runs."""
+        ...
+
+
 @dataclass(frozen=True)
 class BuildRequest:
     """What a target compiles: a loaded Hugging Face model and the cache it will have."""
@@ -74,6 +96,9 @@ class BuildRequest:
     """Token ids [sequences, tokens] to choose by how to round; given where ``weights`` is."""
     isa: str
     progress: Progress
+    table: SpecializationTable
+    qaic: QaicOptions | None = None
+    """Of target qaic; None: its defaults."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +134,8 @@ class BuildResult:
     batch_invariant: bool
     bytes_per_slot: int
     rounded: tuple[RoundedWeight, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the user has to know or do before the program can run; shown as warnings."""
 
 
 class Target(Protocol):
@@ -120,4 +147,26 @@ class Target(Protocol):
 
     def open(self, folder: Path, cache: CacheSpec, threads: int) -> StepRunner:
         """A runner with an empty cache. Raises ProgramError when the files cannot be used."""
+        ...
+
+
+@runtime_checkable
+class CrossTarget(Protocol):
+    """A target whose programs run on other machines than those that compile them."""
+
+    def open_for_check(self, folder: Path, cache: CacheSpec, threads: int) -> StepRunner:
+        """A runner on this machine's CPU that does what the program's machine would do, for the check of a compile."""
+        ...
+
+    def finish(self, request: BuildRequest, folder: Path, built: BuildResult) -> BuildResult:
+        """What is left to do once the check has passed, because it takes long. Raises CompilerError."""
+        ...
+
+
+@runtime_checkable
+class DeviceTarget(Protocol):
+    """A target that runs on devices of which a machine may have several."""
+
+    def on_devices(self, device_ids: tuple[int, ...]) -> Target:
+        """The same on these devices."""
         ...
