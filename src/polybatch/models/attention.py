@@ -7,9 +7,6 @@ running step has put into the thread's :class:`StepContext`; no architecture nee
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +16,7 @@ from transformers import AttentionInterface
 
 from polybatch import ops  # noqa: F401  registers the operators
 from polybatch.kv_layout import KVLayout
+from polybatch.models.running import Running
 
 IMPLEMENTATION = "polybatch"
 """The name under which the function is registered with transformers."""
@@ -34,21 +32,7 @@ class StepContext:
     layout: KVLayout
 
 
-class _Active(threading.local):
-    context: StepContext | None = None
-
-
-_active = _Active()
-
-
-@contextmanager
-def step_context(context: StepContext) -> Iterator[None]:
-    """Make ``context`` the one that attention layers of this thread use."""
-    previous, _active.context = _active.context, context
-    try:
-        yield
-    finally:
-        _active.context = previous
+running: Running[StepContext] = Running()
 
 
 def slot_attention_forward(
@@ -64,9 +48,7 @@ def slot_attention_forward(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature over ``polybatch::slot_attention``; ``guard.py`` vets the other arguments."""
-    context = _active.context
-    if context is None:
-        raise RuntimeError("polybatch attention was called outside a step")
+    context = running.context
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     offsets = context.layout.offsets[layer]
     out = torch.ops.polybatch.slot_attention(

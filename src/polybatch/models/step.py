@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polybatch.kv_layout import KVLayout
-from polybatch.models.attention import StepContext, step_context
+from polybatch.models.attention import StepContext, running
 
 
 class StepModule(nn.Module):
@@ -39,7 +39,7 @@ class StepModule(nn.Module):
     ) -> Tensor:
         self._logits_index = logits_index
         try:
-            with step_context(StepContext(cache, batch_index, position_ids, self.layout)):
+            with running.use(StepContext(cache, batch_index, position_ids, self.layout)):
                 out = self.model(input_ids=input_ids, position_ids=position_ids.clamp(min=0), use_cache=False)
         finally:
             self._logits_index = None

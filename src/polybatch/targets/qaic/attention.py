@@ -6,9 +6,7 @@ Registered with transformers' ``AttentionInterface`` like ``models/attention.py`
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from polybatch.models.running import Running
 from polybatch.targets.qaic.names import CACHE_DOMAIN, DROPPED_POSITION
 
 IMPLEMENTATION = "polybatch_qaic"
@@ -75,21 +74,7 @@ def _cache_op(name: str, cache: Tensor, shape: Sequence[int], *operands: Tensor)
     return node
 
 
-class _Active(threading.local):
-    context: CacheContext | None = None
-
-
-_active = _Active()
-
-
-@contextmanager
-def cache_context(context: CacheContext) -> Iterator[None]:
-    """Make ``context`` the one that attention layers of this thread use."""
-    previous, _active.context = _active.context, context
-    try:
-        yield
-    finally:
-        _active.context = previous
+running: Running[CacheContext] = Running()
 
 
 def cached_attention_forward(
@@ -105,9 +90,7 @@ def cached_attention_forward(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature; ``models/guard.py`` vets the other arguments. Returns [b, s, heads, dim]."""
-    context = _active.context
-    if context is None:
-        raise RuntimeError("the cache's attention was called outside a step")
+    context = running.context
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     context.write(layer, key, value)
     keys, values = context.read(layer)

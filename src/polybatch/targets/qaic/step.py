@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from polybatch.models.guard import routed
 from polybatch.targets.qaic import attention, experts
-from polybatch.targets.qaic.attention import CacheContext, cache_context
+from polybatch.targets.qaic.attention import CacheContext, running
 
 
 class QaicStep(nn.Module):
@@ -39,7 +39,7 @@ class QaicStep(nn.Module):
         length = past[0][0].shape[2] if comp_ctx_lengths is None else comp_ctx_lengths.shape[0]
         context = CacheContext([list(layer) for layer in past], position_ids, batch_index, length)
         columns = _wanted_columns(position_ids, 1 if num_logits_to_keep is None else num_logits_to_keep.shape[0])
-        with cache_context(context), _keep_columns(self.model.get_output_embeddings(), columns):
+        with running.use(context), _keep_columns(self.model.get_output_embeddings(), columns):
             out = self.model(input_ids=input_ids, position_ids=position_ids.clamp(min=0), use_cache=False)
         return out.logits.float(), context.past
 
