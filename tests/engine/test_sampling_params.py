@@ -34,6 +34,7 @@ from polybatch.engine.sampler import Sampler
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.5),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 5e-324),
         ("repetition_penalty", float("inf")),
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {1: 101}),

@@ -1,6 +1,7 @@
 """Who gets in, and with what."""
 
 import http.client
+import time
 
 import openai
 import pytest
@@ -50,11 +51,15 @@ def test_a_body_that_is_too_large_is_413(guarded):
     assert (status, reply["error"]["code"]) == (413, "body_too_large")
 
 
-def test_a_body_of_unknown_length_is_not_read_beyond_the_limit(guarded):
+def test_a_client_that_goes_on_sending_too_much_hears_of_it(guarded):
+    def chunks():
+        for chunk in (b'{"prompt": "', *[b"x" * 500] * 6, b'"}'):
+            time.sleep(0.03)
+            yield chunk
+
     connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=10)
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    chunks = iter([b'{"prompt": "', *[b"x" * 500] * 6, b'"}'])
-    connection.request("POST", "/v1/completions", chunks, headers, encode_chunked=True)
+    connection.request("POST", "/v1/completions", chunks(), headers, encode_chunked=True)
     response = connection.getresponse()
     assert response.status == 413
     assert b"body_too_large" in response.read()

@@ -13,6 +13,10 @@ MAX_LOGPROBS = 20
 """Most alternatives of a token whose log-probabilities are returned, as in OpenAI's API."""
 
 
+_LEAST_REPETITION_PENALTY = 0.01
+"""Logits are divided by it: they must stay finite."""
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How the tokens of one request are chosen and when it ends.
@@ -26,8 +30,8 @@ class SamplingParams:
     stop: a string or several; the text ends just before the first that is completed.
     presence_penalty, frequency_penalty: -2..2, subtracted from the logits of tokens that the answer has, once and
         times their count (OpenAI's formula).
-    repetition_penalty: above 0; logits of tokens of the prompt and the answer are divided by it where positive and
-        multiplied where negative (Keskar et al. 2019, as transformers applies it).
+    repetition_penalty: at least 0.01; logits of tokens of the prompt and the answer are divided by it where positive
+        and multiplied where negative (Keskar et al. 2019, as transformers applies it).
     logit_bias: -100..100 by token id, added to the logits.
     min_tokens: EOS is not chosen before this many tokens; stop strings are not affected.
     ignore_eos: go on after EOS, as benchmarks want.
@@ -100,9 +104,11 @@ class SamplingParams:
         self._set("presence_penalty", as_number("presence_penalty", self.presence_penalty, -2, 2))
         self._set("frequency_penalty", as_number("frequency_penalty", self.frequency_penalty, -2, 2))
         self._set("repetition_penalty", as_float("repetition_penalty", self.repetition_penalty))
-        if self.repetition_penalty <= 0:
-            given = self.repetition_penalty
-            raise ValueError(f"repetition_penalty={given} is not allowed; give a number above 0 (1 changes nothing)")
+        if self.repetition_penalty < _LEAST_REPETITION_PENALTY:
+            raise ValueError(
+                f"repetition_penalty={self.repetition_penalty} is not allowed; give a number of at least "
+                f"{_LEAST_REPETITION_PENALTY} (1 changes nothing)"
+            )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # frozen, but not before its values are plain

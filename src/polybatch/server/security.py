@@ -75,8 +75,11 @@ def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
+_DISCARDED_BYTES = 1 << 20
+
+
 class BodyLimit:
-    """Middleware: 413 for a body beyond ``max_bytes``, declared or not, before it is all read."""
+    """Middleware: 413 for a body beyond ``max_bytes``, declared or not, before it is all kept."""
 
     def __init__(self, app: Any, max_bytes: int) -> None:
         self._app = app
@@ -88,6 +91,7 @@ class BodyLimit:
             return
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if declared.isdigit() and int(declared) > self._max_bytes:
+            await _discard(receive)
             await self._refusal().response()(scope, receive, send)
             return
         read = 0
@@ -97,6 +101,8 @@ class BodyLimit:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._max_bytes:
+                if message.get("more_body"):
+                    await _discard(receive)
                 raise self._refusal()
             return message
 
@@ -109,3 +115,13 @@ class BodyLimit:
             code="body_too_large",
             headers={"Connection": "close"},
         )
+
+
+async def _discard(receive: Receive) -> None:
+    """Take in what is left of a body, up to a bound: a client that is cut off while it sends may not see the answer."""
+    left = _DISCARDED_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body"):
+            return
