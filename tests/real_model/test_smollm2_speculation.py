@@ -53,7 +53,7 @@ def expected(program: Program) -> list[Tokens]:
 def test_prompt_lookup(program: Program, expected: list[Tokens], fixed_k: int | None) -> None:
     got, stats = answers(program, GREEDY, PromptLookup(), fixed_k=fixed_k)
     assert got == expected
-    assert stats.speculation.accepted > (500 if fixed_k else 0)  # what pays depends on the machine's step times
+    assert stats.speculation.accepted > 500
 
 
 @pytest.mark.parametrize("fixed_k", [None, 7])
