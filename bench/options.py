@@ -27,6 +27,11 @@ def add_folders(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--cache", type=Path, default=CACHE, help="models and compiled programs")
 
 
-def add_lock(parser: argparse.ArgumentParser) -> None:
-    """--lock, see ``bench.lock``."""
-    parser.add_argument("--lock", type=Path, help="file to hold while measuring, where several benchmarks run")
+def add_common(parser: argparse.ArgumentParser, out: str = "build/bench") -> argparse.ArgumentParser:
+    """--threads, --out, --cache and --lock; returns the parser."""
+    add_threads(parser)
+    add_folders(parser, out)
+    parser.add_argument(
+        "--lock", type=Path, help="file to hold while measuring (bench.lock), where several benchmarks run"
+    )
+    return parser

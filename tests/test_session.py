@@ -16,7 +16,6 @@ from steps import Inputs, decode, decode_inputs, prefill, prefill_inputs
 
 from polybatch import AutoModelForCausalLM, NoMatchingSpecializationError, Program, StepInputError
 from polybatch.session import InferenceSession
-from polybatch.targets.base import WithoutSlotCopies
 
 SLOTS, CTX_LEN, CHUNK = 4, 64, 16
 TOKENS = list(range(1, 21))
@@ -256,10 +255,3 @@ def test_copies_of_what_is_not_there_are_refused(session: InferenceSession) -> N
     for positions in (-1, CTX_LEN + 1):
         with pytest.raises(ValueError, match="positions are out of range"):
             session.copy_slot(0, 1, positions)
-
-
-def test_a_target_that_cannot_copy_says_so(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with program.session() as session:
-        monkeypatch.setattr(session._runner, "copy_slot", WithoutSlotCopies().copy_slot)
-        with pytest.raises(RuntimeError, match="cannot copy positions"):
-            session.copy_slot(0, 1, 1)

@@ -21,7 +21,7 @@ from bench.experiments.report import markdown
 from bench.experiments.results import ExperimentResult
 from bench.lock import held
 from bench.models import model_a
-from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.options import add_common, parser_of
 from bench.paired import Effort
 from bench.peers.report import machine
 from bench.programs import compiled
@@ -101,11 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--openings", type=int, default=5, help="sessions that a cell's samples are spread over")
     parser.add_argument("--control", action="store_true", help="compare the baseline with a copy of itself too")
     parser.add_argument("--separate-weights", action="store_true", help="every program keeps its own weights file")
-    add_threads(parser)
     parser.add_argument("--workers", type=int, default=2, help="programs compiled at a time")
-    add_folders(parser, "build/bench/experiments")
-    add_lock(parser)
-    return parser
+    return add_common(parser, "build/bench/experiments")
 
 
 if __name__ == "__main__":

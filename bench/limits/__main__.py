@@ -21,7 +21,7 @@ from bench.limits.floor import Machine, ModelShape, Step, floor_seconds, operati
 from bench.limits.probes import MachineProbe, median_of, seconds
 from bench.lock import held
 from bench.models import MODELS
-from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.options import add_common, parser_of
 from bench.peers.quiet import CpuUse
 from bench.peers.report import machine as machine_description
 from bench.programs import PREFILL_CHUNK, ProgramSpec, compiled
@@ -148,10 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp32", "int8"), default=["bf16", "fp32"])
     parser.add_argument("--samples", type=int, default=50)
-    add_threads(parser)
-    add_folders(parser, "build/bench")
-    add_lock(parser)
-    return parser
+    return add_common(parser)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 from bench.experiments.plan import DRAFTED, POWERS_TO_128
 from bench.lock import held
 from bench.models import model_a
-from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.options import add_common, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec
 
@@ -146,10 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("memory", __doc__)
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
     parser.add_argument("--repeats", type=int, default=3, help="of compiles, loads and imports")
-    add_threads(parser)
-    add_folders(parser, "build/bench")
-    add_lock(parser)
-    return parser
+    return add_common(parser)
 
 
 if __name__ == "__main__":

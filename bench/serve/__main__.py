@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.lock import held
 from bench.models import model_b
-from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.options import add_common, parser_of
 from bench.peers.protocol import Load
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compile_spec
@@ -133,10 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--between-ms", type=float, default=50, help="a good request's mean time between tokens")
     parser.add_argument("--model", help="Hugging Face directory or hub id")
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
-    add_threads(parser)
-    add_folders(parser, "build/bench/serve")
-    add_lock(parser)
-    return parser
+    return add_common(parser, "build/bench/serve")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.lock import held
 from bench.models import model_b
-from bench.options import add_folders, add_lock, add_threads, parser_of
+from bench.options import add_common, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compile_spec
 from bench.speculation.measure import groups_of, messages
@@ -129,10 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sweep", nargs="+", type=float, default=SWEEP, help="probabilities of the part sweep")
     parser.add_argument("--model", help="Hugging Face directory or hub id, with a chat template")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
-    add_threads(parser)
-    add_folders(parser, "build/bench/speculation")
-    add_lock(parser)
-    return parser
+    return add_common(parser, "build/bench/speculation")
 
 
 if __name__ == "__main__":

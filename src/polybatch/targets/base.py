@@ -65,16 +65,6 @@ class StepRunner(Protocol):
         ...
 
 
-class WithoutSlotCopies:
-    """The part of a StepRunner whose cache cannot be reached between steps."""
-
-    copies_slots = False
-
-    def copy_slot(self, source: int, target: int, positions: int) -> None:
-        """RuntimeError."""
-        raise RuntimeError("this target cannot copy positions from slot to slot; run the tokens again instead")
-
-
 @runtime_checkable
 class FixedShapeRunner(Protocol):
     """A StepRunner that runs the very shapes of a specialization, which its arrays alone do not give away."""

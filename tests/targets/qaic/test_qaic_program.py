@@ -153,9 +153,13 @@ def test_only_programs_for_devices_are_opened_on_them(eager: Program) -> None:
         eager.on_devices([0]).session()
 
 
-def test_the_cache_cannot_be_read(compiled: Program) -> None:
-    with compiled.session() as session, pytest.raises(RuntimeError, match="stays on the device"):
-        session.read_slot(0)
+def test_the_cache_cannot_be_reached(compiled: Program) -> None:
+    with compiled.session() as session:
+        with pytest.raises(RuntimeError, match="stays on the device"):
+            session.read_slot(0)
+        assert not session.copies_slots
+        with pytest.raises(RuntimeError, match="cannot copy positions"):
+            session.copy_slot(0, 1, 1)
 
 
 def test_a_program_that_is_not_compiled_for_the_device_says_how(exported: Program) -> None:

@@ -13,35 +13,24 @@ import torch
 
 from polybatch.kv_layout import CacheSpec
 from polybatch.specialization import Specialization
-from polybatch.targets.base import Float32Array, Int64Array, SlotKV, WithoutSlotCopies
+from polybatch.targets.base import Float32Array, SlotKV
 from polybatch.targets.qaic.device_semantics import load_with_device_semantics
+from polybatch.targets.qaic.fixed_shapes import Arrays, GraphRunner
 from polybatch.targets.qaic.names import LOGITS, RETAINED_SUFFIX, is_retained, past_names
-from polybatch.targets.qaic.step_inputs import step_inputs
 
 
-class OnnxRunner(WithoutSlotCopies):
+class OnnxRunner(GraphRunner):
     """A :class:`polybatch.targets.base.StepRunner` over the files of a program; a bfloat16 graph runs in float32."""
-
-    skips_padding = False
 
     def __init__(self, folder: Path, cache: CacheSpec, threads: int) -> None:
         self._session = _open(folder, threads)
+        super().__init__(tuple(entry.name for entry in self._session.get_inputs()))
         self._cache = cache
-        self._inputs = tuple(entry.name for entry in self._session.get_inputs())
         self._retained = tuple(name for name in self._inputs if is_retained(name))
-        self._row: Specialization | None = None
         self._state: dict[str, ort.OrtValue] = {}
         self.reset()
 
-    def select(self, row: Specialization) -> None:
-        """The specialization that the next step runs."""
-        self._row = row
-
-    def run(
-        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
-    ) -> Float32Array:
-        assert self._row is not None
-        arrays = step_inputs(self._row, self._inputs, input_ids, position_ids, batch_index)
+    def _run_row(self, row: Specialization, arrays: Arrays) -> Float32Array:
         feeds = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
         names = [LOGITS, *(name + RETAINED_SUFFIX for name in self._retained)]
         logits, *retained = self._session.run_with_ort_values(names, {**feeds, **self._state})

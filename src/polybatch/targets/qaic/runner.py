@@ -9,12 +9,12 @@ import numpy as np
 from polybatch.errors import ProgramIncompatibleError
 from polybatch.kv_layout import CacheSpec
 from polybatch.specialization import Specialization
-from polybatch.targets.base import Float32Array, Int64Array, SlotKV, WithoutSlotCopies
+from polybatch.targets.base import Float32Array, SlotKV
 from polybatch.targets.qaic.device import QaicDevice
+from polybatch.targets.qaic.fixed_shapes import Arrays, GraphRunner
 from polybatch.targets.qaic.names import LOGITS, QPC_BINARY, QPC_DIR
 from polybatch.targets.qaic.record import Record
 from polybatch.targets.qaic.runtime import load_runtime
-from polybatch.targets.qaic.step_inputs import step_inputs
 
 
 def require_compiled(folder: Path) -> None:
@@ -31,34 +31,23 @@ def require_runnable(folder: Path) -> None:
     load_runtime()
 
 
-class QaicRunner(WithoutSlotCopies):
+class QaicRunner(GraphRunner):
     """A :class:`polybatch.targets.base.StepRunner` whose cache lies on the device.
 
     Raises ProgramIncompatibleError (not compiled for the device yet), DeviceRuntimeMissingError and DeviceOpenError.
     """
-
-    skips_padding = False
 
     def __init__(self, folder: Path, cache: CacheSpec, device_ids: tuple[int, ...] | None) -> None:
         require_compiled(folder)
         devices = _device_ids(Record.read(folder).options.num_devices, device_ids)
         self._device: QaicDevice | None = QaicDevice(load_runtime(), folder / QPC_DIR, devices)
         bindings = self._device.descriptor.bindings
-        self._inputs = tuple(entry.name for entry in bindings if entry.is_input)
+        super().__init__(tuple(entry.name for entry in bindings if entry.is_input))
         self._vocab = next(entry.dims[-1] for entry in bindings if entry.name == LOGITS)
-        self._row: Specialization | None = None
 
-    def select(self, row: Specialization) -> None:
-        """The specialization that the next step runs."""
-        self._row = row
-
-    def run(
-        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
-    ) -> Float32Array:
-        assert self._row is not None
+    def _run_row(self, row: Specialization, arrays: Arrays) -> Float32Array:
         assert self._device is not None
-        arrays = step_inputs(self._row, self._inputs, input_ids, position_ids, batch_index)
-        outputs = {LOGITS: (self._row.batch_size, self._row.logits_rows, self._vocab)}
+        outputs = {LOGITS: (row.batch_size, row.logits_rows, self._vocab)}
         return self._device.run(arrays, outputs)[LOGITS].astype(np.float32)
 
     def read_slot(self, slot: int) -> SlotKV:
