@@ -90,7 +90,7 @@ class GemmProbe:
         dtype = DTYPES.get(precision, torch.bfloat16)
         if precision == "int8":
             weight, scale = pack_linear_int8(torch.randn(n, k))
-            multiply = partial(kernels.packed_linear, int8=Int8(scale, quantize_activations=True))
+            multiply = partial(kernels.packed_linear, int8=Int8(scale, narrow_activations=True))
         else:
             weight, multiply = pack_linear(torch.randn(n, k), dtype), kernels.packed_linear
         for rows in KERNEL_ROWS:

@@ -10,8 +10,8 @@ from bench.peers.protocol import Config
 def exported(config: Config) -> Path:
     """The folder with openvino_model.xml, and the tokenizer where the model has one.
 
-    Weights are fp32 on disk for fp32, fp16 for bf16 (the runtime turns them into bf16, which is exact for nearly all of
-    these values) and int8 per channel, symmetric, for int8.
+    Float weights keep the checkpoint's precision: 16 bits for these models, also where the runtime computes in fp32.
+    For int8 they are int8 per channel, symmetric.
     """
     from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 

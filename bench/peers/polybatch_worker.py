@@ -14,7 +14,7 @@ import polybatch
 from bench.peers.protocol import Cell, Config, Load, Peer, UnsupportedError, serve
 from polybatch import AutoModelForCausalLM, Engine, Program, SamplingParams
 
-CHUNK = 128
+PREFILL = {"steps": 512, "generate": 128}  # by task; the peers too take a prompt of 512 tokens at once
 STEP_BATCHES = [1, 2, 8, 32, 128]
 DRAFTED = [0, 7]
 
@@ -66,11 +66,12 @@ class PolybatchPeer(Peer):
 
     def _fill(self, slot: int, tokens: int) -> None:
         ids = np.random.default_rng(slot).integers(5, 30000, (1, tokens))
-        for start in range(0, tokens, CHUNK):
-            positions = np.arange(start, start + CHUNK, dtype=np.int64)
+        size = PREFILL[self._config.task]
+        for start in range(0, tokens, size):
+            positions = np.arange(start, start + size, dtype=np.int64)
             positions[positions >= tokens] = -1
-            chunk = np.zeros((1, CHUNK), np.int64)
-            chunk[:, : tokens - start] = ids[:, start : start + CHUNK]
+            chunk = np.zeros((1, size), np.int64)
+            chunk[:, : tokens - start] = ids[:, start : start + size]
             where = np.array([[slot]], np.int64)
             self._session.run({"input_ids": chunk, "position_ids": positions[None], "batch_index": where})
 
@@ -97,7 +98,7 @@ def _program(config: Config) -> Program:
 
 def _compile_arguments(config: Config) -> dict[str, Any]:
     arguments: dict[str, Any] = {"continuous_batching": True, "full_batch_size": config.slots}
-    arguments |= {"ctx_len": config.ctx_len, "prefill_seq_len": CHUNK}
+    arguments |= {"ctx_len": config.ctx_len, "prefill_seq_len": PREFILL[config.task]}
     if config.precision == "int8":
         arguments["weights"] = "int8"
     if config.task == "steps":

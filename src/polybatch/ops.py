@@ -27,11 +27,11 @@ _LIBRARY.define(
 )
 _LIBRARY.define(
     "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
-    "bool quantize_activations, bool float_result=False) -> Tensor"
+    "bool narrow_activations, bool float_result=False) -> Tensor"
 )
 _LIBRARY.define(
     "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
-    "int out_features, bool quantize_activations) -> Tensor"
+    "int out_features, bool narrow_activations) -> Tensor"
 )
 
 
@@ -175,14 +175,14 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
 
 @torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
 def _packed_linear_int8_shape(  # type: ignore[no-untyped-def]
-    x, weight, scale, bias, out_features, quantize_activations, float_result=False
+    x, weight, scale, bias, out_features, narrow_activations, float_result=False
 ):
     return x.new_empty((*x.shape[:-1], out_features), dtype=torch.float32 if float_result else x.dtype)
 
 
 @torch.library.register_fake("polybatch::packed_expert_linear_int8", lib=_LIBRARY)
 def _packed_expert_linear_int8_shape(  # type: ignore[no-untyped-def]
-    x, weight, scale, bias, expert_index, out_features, quantize_activations
+    x, weight, scale, bias, expert_index, out_features, narrow_activations
 ):
     return x.new_empty((x.shape[0], out_features))
 

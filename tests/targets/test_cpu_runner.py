@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 from steps import prefill
 
 from polybatch import AutoModelForCausalLM, Program
@@ -52,3 +54,22 @@ def test_sessions_that_were_closed_leave_no_mapping_behind(program: Program) -> 
         with program.session() as session:
             prefill(session, program.table, [1, 2, 3], slot=0)
     assert mappings() == before
+
+
+def test_a_new_session_leaves_no_thread_waiting_for_the_thread_that_opened_it(program: Program) -> None:
+    """With more threads than processors libgomp lets those of a running engine sleep between parallel regions."""
+
+    def openmp_threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
+
+    before_threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        program.session().close()
+        before = openmp_threads()
+        torch.ones(1 << 20).exp()
+        assert openmp_threads() == before + 3
+        program.session().close()
+        assert openmp_threads() == before
+    finally:
+        torch.set_num_threads(before_threads)

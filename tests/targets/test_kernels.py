@@ -197,6 +197,18 @@ def test_an_expert_gives_the_bits_of_packed_linear_in_any_company(
                 assert_same_bits(y, solo[chosen, pick])
 
 
+@pytest.mark.parametrize("rows", [1, 5, 13, 40])
+def test_weights_that_bfloat16_holds_give_the_same_bits_from_half_the_memory(kernels: KernelLibrary, rows: int) -> None:
+    x, bias, n = seeded(rows, 77), seeded(90, seed=2), 90
+    packed = pack_linear(seeded(n, 77, seed=1).bfloat16().float())
+    wide = kernels.packed_linear(x, packed, bias, n)
+    assert_same_bits(kernels.packed_linear(x, packed.bfloat16(), bias, n), wide)
+    experts, chosen = torch.stack([packed, packed.flip(1)]), torch.arange(rows) % 2
+    biases = torch.stack([bias, bias])
+    wide = kernels.packed_expert_linear(x, experts, biases, chosen, n)
+    assert_same_bits(kernels.packed_expert_linear(x, experts.bfloat16(), biases, chosen, n), wide)
+
+
 def test_an_expert_that_does_not_exist_is_refused(kernels: KernelLibrary) -> None:
     _, packed, bias = expert_weights(8, 8, torch.float32)
     with pytest.raises(ValueError, match="expert_index"):
@@ -208,10 +220,11 @@ def test_an_expert_that_does_not_exist_is_refused(kernels: KernelLibrary) -> Non
 formats = pytest.mark.parametrize("quantize", [True, False], ids=["int8", "int8_weight_only"])
 
 
-def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as integers in -127..127 (float64) and their scales."""
+def quantized(x: Tensor, narrow: bool) -> tuple[Tensor, Tensor]:
+    """Rows as integers of one byte or two (float64) and their scales."""
+    largest = 127 if narrow else 127 * 256
     top = x.float().abs().amax(dim=-1, keepdim=True)
-    return (x.float() * (127 / top)).round().double(), (top / 127).double()
+    return (x.float() * (largest / top)).round().double(), (top / largest).double()
 
 
 def test_an_int8_weight_is_within_half_a_step_of_the_original() -> None:
@@ -233,19 +246,29 @@ def test_int8_linear_is_a_matrix_product(
     packed, scale = pack_linear_int8(seeded(n, k, seed=1) / k**0.5)
     y = kernels.packed_linear(x, packed, bias, n, Int8(scale, quantize))
     weight = unpack_linear_int8(packed, scale, k).double()
-    integers, steps = quantized(x) if m and quantize else (x.double(), 1)
+    integers, steps = quantized(x, quantize) if m else (x.double(), 1)
     torch.testing.assert_close(y.double(), (integers @ weight.T * steps + bias).to(dtype).double(), **TOLERANCE[dtype])
 
 
 @dtypes
-def test_int8_linear_gives_the_same_bits_on_every_isa(dtype: torch.dtype) -> None:
+@formats
+def test_int8_linear_gives_the_same_bits_on_every_isa(dtype: torch.dtype, quantize: bool) -> None:
     x, bias = seeded(17, 301, dtype=dtype), seeded(90, seed=2)
     packed, scale = pack_linear_int8(seeded(90, 301, seed=1))
     first, *others = (
-        library(isa.name).packed_linear(x, packed, bias, 90, Int8(scale, True)) for isa in available_isas()
+        library(isa.name).packed_linear(x, packed, bias, 90, Int8(scale, quantize)) for isa in available_isas()
     )
     for other in others:
         assert_same_bits(other, first)
+
+
+def test_bytes_of_wide_activations_take_every_value(kernels: KernelLibrary) -> None:
+    """Also those half way between two high bytes, of either sign."""
+    x = torch.arange(-32512.0, 32513.0)[:, None]
+    rows = torch.cat([x, torch.full_like(x, 32512.0)], dim=1)  # the second sets the scale to 1
+    packed, scale = pack_linear_int8(torch.tensor([[127.0, 0.0]]))
+    y = kernels.packed_linear(rows, packed, None, 1, Int8(scale, narrow_activations=False))
+    torch.testing.assert_close(y, x * 127, rtol=1e-6, atol=0)
 
 
 @dtypes

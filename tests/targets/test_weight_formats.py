@@ -14,7 +14,7 @@ from polybatch.models.guard import check_supported
 from polybatch.ops import rounded_rows
 from polybatch.targets.cpu.calibration import observe_inputs
 from polybatch.targets.cpu.passes import pack_weights
-from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS, Int8Weights, PackedWeight
+from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS, FloatWeights, Int8Weights, PackedWeight
 
 INT8 = torch.ops.polybatch.packed_linear_int8.default
 ROWS, N, K = 256, 128, 96
@@ -86,6 +86,14 @@ def test_each_expert_has_scales_of_its_own() -> None:
     assert packed.constants["scale"].shape == (3, N)
     error = (packed.value() - weight).flatten(1).norm(dim=1) / weight.flatten(1).norm(dim=1)
     assert (error < 0.01).all()
+
+
+def test_float32_weights_that_bfloat16_holds_take_half_the_memory() -> None:
+    weight = seeded(N, K)
+    for shape in (weight, weight[None].repeat(3, 1, 1)):
+        assert FloatWeights().pack(shape).constants["packed"].dtype == torch.float32
+        narrow = FloatWeights().pack(shape.bfloat16().float()).constants["packed"]
+        assert narrow.dtype == torch.bfloat16 and narrow.shape == FloatWeights().pack(shape).constants["packed"].shape
 
 
 def packed_graph(name: str, weights: str | None) -> fx.GraphModule:

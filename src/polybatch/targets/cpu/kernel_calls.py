@@ -26,10 +26,11 @@ class _LinearCall(ctypes.Structure):
         ("x", _pointer),
         ("x_row_stride", _int64),
         ("weight", _pointer),
+        ("weight_element", _int64),
         ("bias", _pointer),
         ("y", _pointer),
         ("scale", _pointer),
-        ("quantize_rows", _int64),
+        ("narrow_rows", _int64),
         ("float_result", _int64),
     ]
 
@@ -102,8 +103,8 @@ class Int8:
 
     scale: Tensor
     """float32 [N], from ``pack_linear_int8``; of experts, [E, N]."""
-    quantize_activations: bool
-    """Whether x becomes int8 too, row by row, or stays as it is."""
+    narrow_activations: bool
+    """Whether each row of x becomes int8 too, or integers of 16 bits."""
 
 
 def packed_linear_call(
@@ -115,6 +116,8 @@ def packed_linear_call(
     float_result: bool = False,
 ) -> KernelCall:
     """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
+
+    For float32 x the packed weight may be bfloat16 too, which is widened exactly.
 
     With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums come back as they are, fp32.
     """
@@ -154,10 +157,10 @@ def _linear_arguments(
     """A linear's arguments, its result and the tensors they point to; what is constant has leading sizes ``stack``."""
     in_features = x.shape[-1]
     if int8 is None:
-        dtype, shape = x.dtype, packed_linear_shape(out_features, in_features, x.dtype)
+        dtypes, shape = (x.dtype, torch.bfloat16), packed_linear_shape(out_features, in_features, x.dtype)
     else:
-        dtype, shape = torch.int8, packed_int8_shape(out_features, in_features)
-    if x.dtype not in _ELEMENTS or weight.dtype != dtype or tuple(weight.shape) != (*stack, *shape):
+        dtypes, shape = (torch.int8,), packed_int8_shape(out_features, in_features)
+    if x.dtype not in _ELEMENTS or weight.dtype not in dtypes or tuple(weight.shape) != (*stack, *shape):
         raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
     scale = None if int8 is None else int8.scale
     for name, vector in (("bias", bias), ("scale", scale)):
@@ -178,10 +181,11 @@ def _linear_arguments(
         rows.data_ptr(),
         rows.stride(0),
         weight.data_ptr(),
+        _ELEMENTS.get(weight.dtype, -1),
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
         None if scale is None else scale.data_ptr(),
-        int8 is not None and int8.quantize_activations,
+        int8 is not None and int8.narrow_activations,
         float_result,
     )
     return call, y, (rows, weight, bias, scale)

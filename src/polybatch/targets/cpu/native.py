@@ -211,6 +211,10 @@ class KernelLibrary:
             raise ValueError(f"threads must be at least 1, not {threads}")
         return int(self._library.polybatch_set_num_threads(threads))
 
+    def release_threads(self) -> None:
+        """End the OpenMP threads that earlier work of the calling thread (torch's too) has left waiting for more."""
+        self._library.polybatch_release_threads()
+
     def run(self, call: KernelCall) -> Tensor:
         """Fill ``call.result`` and return it."""
         self._kernels[call.kernel](ctypes.byref(call.arguments))

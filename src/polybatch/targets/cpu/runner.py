@@ -101,6 +101,9 @@ class CpuRunner:
         self._layout = cache_layout(cache)
         self._cache = _empty_cache(self._layout, cache.slots, getattr(torch, cache.dtype))
         self._threads = threads
+        # libgomp's threads hardly spin once there are more of them than processors, and steps may run on another thread
+        # than this one, with threads of its own: each parallel region would then wake its threads through the kernel.
+        self._kernels.release_threads()
 
     def _lend_weights(self, folder: Path) -> dict[str, torch.Tensor]:
         """Map the weights and lend them to the graph, which keeps pointers: they must live as long as it does."""

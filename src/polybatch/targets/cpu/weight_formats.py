@@ -52,24 +52,32 @@ class WeightFormat(Protocol):
 
 @dataclass(frozen=True)
 class FloatWeights:
-    """Weights in the model's own dtype."""
+    """Weights in the model's own dtype; float32 ones that bfloat16 holds exactly (most checkpoints') as bfloat16.
+
+    The latter are widened as they are multiplied: the same bits from half the memory.
+    """
 
     def pack(self, weight: Tensor, inputs: Tensor | None = None) -> PackedWeight:
         if weight.dim() == 2:
-            return PackedWeight(_ops.packed_linear.default, {"packed": pack_linear(weight)})
+            return PackedWeight(_ops.packed_linear.default, {"packed": _narrowest(pack_linear(weight))})
         packed = torch.stack([pack_linear(expert) for expert in weight])
-        return PackedWeight(_ops.packed_expert_linear.default, {"packed": packed})
+        return PackedWeight(_ops.packed_expert_linear.default, {"packed": _narrowest(packed)})
+
+
+def _narrowest(packed: Tensor) -> Tensor:
+    narrow = packed.bfloat16()
+    return narrow if torch.equal(narrow.to(packed.dtype), packed) else packed
 
 
 @dataclass(frozen=True)
 class Int8Weights:
     """Symmetric int8 weights, one scale for each output channel (of each expert).
 
-    With ``round_inputs`` the kernels also round each row of x to int8 and multiply integers, unless the examples say
-    that this would cost the product too much; without, they multiply in x's dtype. Where there are examples, x is
-    centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise set the step for all, and
-    the weight is rounded so that its product is kept (see ``int8_rounding.py``). docs/benchmarks.md has what each of
-    these is worth.
+    The kernels multiply integers: with ``round_inputs`` each row of x is rounded to int8, unless the examples say that
+    this would cost the product too much; without, to 16 bits, beside which the weight's rounding is what counts. Where
+    there are examples, x is centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise
+    set the step for all, and the weight is rounded so that its product is kept (see ``int8_rounding.py``).
+    docs/benchmarks.md has what each of these is worth.
     """
 
     round_inputs: bool

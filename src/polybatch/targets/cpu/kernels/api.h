@@ -10,8 +10,8 @@ extern "C" {
 
 enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 
-// y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W too unless there is a scale: then W
-// is int8, a column of it standing for scale times what is stored. With float_result y is fp32 in any case: what was summed,
+// y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W has `weight_element` (that of x, or
+// bf16) unless there is a scale: then W is int8, a column of it standing for scale times what is stored. With float_result y is fp32 in any case: what was summed,
 // not rounded. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
@@ -19,10 +19,11 @@ struct PolybatchLinear {
   const void* x;
   int64_t x_row_stride;
   const void* weight;  // packed, see linear_panels.h
+  int64_t weight_element;
   const float* bias;   // [out_features] or null
   void* y;
   const float* scale;     // [out_features] or null
-  int64_t quantize_rows;  // int8 W only: 1 = x becomes int8 too, row by row
+  int64_t narrow_rows;  // int8 W only: an element of x becomes one byte (1) or two (0), row by row
   int64_t float_result;
 };
 
@@ -66,6 +67,8 @@ POLYBATCH_EXPORT void polybatch_packed_expert_linear(const struct PolybatchExper
 POLYBATCH_EXPORT void polybatch_slot_attention(const struct PolybatchSlotAttention* call);
 // Threads of the next kernels (and of torch's OpenMP code) on the calling thread. Returns the previous count.
 POLYBATCH_EXPORT int polybatch_set_num_threads(int threads);
+// Ends the OpenMP threads that wait for more work of the calling thread; its next parallel region starts new ones.
+POLYBATCH_EXPORT void polybatch_release_threads(void);
 POLYBATCH_EXPORT const char* polybatch_isa(void);
 
 #if defined(__cplusplus)

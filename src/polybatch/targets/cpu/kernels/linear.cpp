@@ -4,13 +4,23 @@
 namespace polybatch {
 namespace {
 
+using Format = void (*)(const PolybatchLinear&, const int64_t*, int64_t);
+
+Format float_format(const PolybatchLinear& call) {
+  if (call.element == kPolybatchBFloat16) return run_linear<FloatFormat<DotBF16>>;
+  return call.weight_element == kPolybatchBFloat16 ? run_linear<FloatFormat<DotF32Narrow>> : run_linear<FloatFormat<DotF32>>;
+}
+
+template <class Element>
+Format int8_format(const PolybatchLinear& call) {
+  return call.narrow_rows ? run_linear<Int8Format<Element, 1>> : run_linear<Int8Format<Element, 2>>;
+}
+
 void run(const PolybatchLinear& call, const int64_t* expert_index, int64_t experts) {
   if (call.rows == 0 || call.out_features == 0) return;
-  const bool bf16 = call.element == kPolybatchBFloat16;
-  const auto format = call.scale == nullptr ? (bf16 ? run_linear<FloatFormat<DotBF16>> : run_linear<FloatFormat<DotF32>>)
-                      : call.quantize_rows  ? (bf16 ? run_linear<Int8Format<BFloat16>> : run_linear<Int8Format<float>>)
-                      : bf16                ? run_linear<Int8WeightFormat<DotBF16>>
-                                            : run_linear<Int8WeightFormat<DotF32>>;
+  const Format format = call.scale == nullptr                  ? float_format(call)
+                        : call.element == kPolybatchBFloat16 ? int8_format<BFloat16>(call)
+                                                             : int8_format<float>(call);
   format(call, expert_index, experts);
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "int8_panels.h"
 #include "linear_panels.h"
 
 namespace polybatch {
@@ -69,16 +68,13 @@ class LinearCall {
     } else {
       const int64_t padded = Format::Rows::padded(call.in_features);
       float* scales = scales_.get<float>(call.rows) + first_row;
-      uint8_t* bytes = bytes_.get<uint8_t>(call.rows * padded) + first_row * padded;
+      constexpr int kParts = Format::Rows::kParts;
+      uint8_t* bytes = bytes_.get<uint8_t>(call.rows * kParts * padded) + first_row * kParts * padded;
       out.row_scale = scales;
       products_.push_back({{{x, bytes, scales}, rows}, out});
     }
     Product<Format>& p = products_.back();
-    if constexpr (Format::kConverts) {
-      p.stored = static_cast<const int8_t*>(call.weight) + expert * panels_of(n) * int8_panel_elements(call.in_features);
-    } else {
-      p.weight = static_cast<const Weight*>(call.weight) + expert * panels_of(n) * p.panel_elements();
-    }
+    p.weight = static_cast<const Weight*>(call.weight) + expert * panels_of(n) * p.panel_elements();
   }
 
   void run_products() {
@@ -106,29 +102,9 @@ class LinearCall {
   }
 
   void run_share(const Product<Format>& p, int thread, int team) const {
-    if constexpr (Format::kConverts) {
-      const Range strips = share_of(p.strips(), thread, team);
-      for (int64_t strip = strips.begin; strip < strips.end; ++strip) run_converted(p, strip);
-    } else {
-      const Range units = share_of(p.units(), thread, team);
-      for (int64_t unit = units.begin; unit < units.end; ++unit)
-        run_unit(p, unit / p.x.tiles.count, unit % p.x.tiles.count);
-    }
-  }
-
-  // Converts the panels of a strip, then runs all row tiles over them.
-  void run_converted(const Product<Format>& p, int64_t strip) const {
-    static thread_local Scratch scratch;
-    const int64_t features = call_->in_features;
-    const int64_t stored = int8_panel_elements(features), panel = p.panel_elements();
-    const int64_t first = strip * p.strip_vectors() / kPanelVectors;
-    const int64_t end = std::min(((strip + 1) * p.strip_vectors() + kPanelVectors - 1) / kPanelVectors,
-                                 panels_of(p.out.out_features));
-    Weight* converted = scratch.get<Weight>((end - first) * panel + stored);  // whole groups may be more than p reads
-    for (int64_t i = first; i < end; ++i) convert_panel(p.stored + i * stored, features, converted + (i - first) * panel);
-    Product<Format> here = p;
-    here.weight = converted, here.first_vector = first * kPanelVectors;
-    for (int64_t tile = 0; tile < p.x.tiles.count; ++tile) run_unit(here, strip, tile);
+    const Range units = share_of(p.units(), thread, team);
+    for (int64_t unit = units.begin; unit < units.end; ++unit)
+      run_unit(p, unit / p.x.tiles.count, unit % p.x.tiles.count);
   }
 
   const PolybatchLinear* call_ = nullptr;
@@ -145,10 +121,11 @@ void run_linear(const PolybatchLinear& call, const int64_t* expert_index, int64_
 
 // One translation unit each: they take long to compile.
 extern template void run_linear<FloatFormat<DotF32>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<FloatFormat<DotF32Narrow>>(const PolybatchLinear&, const int64_t*, int64_t);
 extern template void run_linear<FloatFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
-extern template void run_linear<Int8Format<float>>(const PolybatchLinear&, const int64_t*, int64_t);
-extern template void run_linear<Int8Format<BFloat16>>(const PolybatchLinear&, const int64_t*, int64_t);
-extern template void run_linear<Int8WeightFormat<DotF32>>(const PolybatchLinear&, const int64_t*, int64_t);
-extern template void run_linear<Int8WeightFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<float, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<float, 2>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<BFloat16, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<BFloat16, 2>>(const PolybatchLinear&, const int64_t*, int64_t);
 
 }  // namespace polybatch

@@ -1,8 +1,9 @@
 // How a linear stores its operands, what its sums start from and what becomes of them. The format does not know the tiling.
 //
-//   FloatFormat        x and W fp32 or bf16: start from bias (or 0); bf16 results are rounded once, to nearest even
-//   Int8Format         x quantized row by row, W int8: exact int32 sums, then sum * (row scale * column scale) + bias
-//   Int8WeightFormat   W int8, converted to x's type: start from 0, then sum * column scale + bias
+//   FloatFormat        x and W fp32 or bf16 (x fp32, W either): start from bias (or 0); bf16 results are rounded once, to
+//                      nearest even
+//   Int8Format         x as integers of one or two bytes, row by row, W int8: exact int32 sums (of high and low bytes, then
+//                      256 * high + low), then sum * (row scale * column scale) + bias
 #pragma once
 
 #include "api.h"
@@ -13,6 +14,10 @@ namespace polybatch {
 
 inline constexpr int kPanel = 32;  // columns of a packed weight that lie side by side
 inline int64_t panels_of(int64_t out_features) { return (out_features + kPanel - 1) / kPanel; }
+// Elements of an int8 panel, header and all.
+inline int64_t int8_panel_elements(int64_t in_features) {
+  return (1 + (in_features + kInt8Group - 1) / kInt8Group) * kPanel * kInt8Group;
+}
 
 template <class Out>
 struct LinearOutput {
@@ -32,13 +37,12 @@ struct FloatFormat {
   using Out = Input;
   using Rows = MatrixRows<Input>;
   static constexpr int kHeaderSteps = 0;  // of a panel, before its weights
-  static constexpr bool kConverts = false;  // whether weights are stored otherwise than the kernels read them
 
-  POLYBATCH_INLINE static F16 start(const LinearOutput<Out>& out, const Input*, int64_t n, int lanes) {
+  POLYBATCH_INLINE static F16 start(const LinearOutput<Out>& out, const typename D::Weight*, int64_t n, int lanes) {
     return out.bias ? load_first(out.bias + n, lanes) : zero();
   }
   POLYBATCH_INLINE static auto finish(const LinearOutput<Out>&, int64_t, int) {
-    return [](F16 sum, int64_t) { return sum; };
+    return [](const F16 (&sums)[1], int64_t) { return sums[0]; };
   }
 };
 
@@ -57,36 +61,23 @@ struct Rescale {
   }
 };
 
-template <class D>
-struct Int8WeightFormat {
-  using Dot = D;
-  using Input = typename D::Element;
-  using Out = Input;
-  using Rows = MatrixRows<Input>;
-  static constexpr int kHeaderSteps = 0;
-  static constexpr bool kConverts = true;
-
-  POLYBATCH_INLINE static F16 start(const LinearOutput<Out>&, const Input*, int64_t, int) { return zero(); }
-  POLYBATCH_INLINE static auto finish(const LinearOutput<Out>& out, int64_t n, int lanes) {
-    return [rescale = Rescale(out, n, lanes)](F16 sum, int64_t) { return rescale(sum, rescale.scale); };
-  }
-};
-
-template <class Element>
+// PARTS: bytes that an element of x becomes.
+template <class Element, int PARTS>
 struct Int8Format {
   using Dot = DotU8S8;
   using Input = Element;
   using Out = Element;
-  using Rows = QuantizedRows<Element>;
+  using Rows = QuantizedRows<Element, PARTS>;
   static constexpr int kHeaderSteps = 1;
-  static constexpr bool kConverts = false;
 
   POLYBATCH_INLINE static I16 start(const LinearOutput<Out>&, const int8_t* header, int64_t, int) {
     return load_ints(reinterpret_cast<const int32_t*>(header));
   }
   POLYBATCH_INLINE static auto finish(const LinearOutput<Out>& out, int64_t n, int lanes) {
-    return [rescale = Rescale(out, n, lanes), rows = out.row_scale](I16 sum, int64_t row) {
-      return rescale(to_float(sum), broadcast(rows[row]) * rescale.scale);
+    return [rescale = Rescale(out, n, lanes), rows = out.row_scale](const I16 (&sums)[PARTS], int64_t row) {
+      F16 sum = to_float(sums[0]);
+      if constexpr (PARTS == 2) sum = sum * broadcast(256.0f) + to_float(sums[1]);
+      return rescale(sum, broadcast(rows[row]) * rescale.scale);
     };
   }
 };

@@ -3,7 +3,7 @@
 
 namespace polybatch {
 
-template void run_linear<Int8Format<float>>(const PolybatchLinear&, const int64_t*, int64_t);
-template void run_linear<Int8Format<BFloat16>>(const PolybatchLinear&, const int64_t*, int64_t);
+template void run_linear<Int8Format<float, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
+template void run_linear<Int8Format<BFloat16, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
 
 }  // namespace polybatch

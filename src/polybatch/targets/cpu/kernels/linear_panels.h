@@ -2,9 +2,9 @@
 //
 // Packed weight, in panels of kPanel output columns, zero padded:
 //   fp32  [ceil(N / kPanel)][K][kPanel]
-//   bf16  [ceil(N / kPanel)][ceil(K / 2)][kPanel][2]
+//   bf16  [ceil(N / kPanel)][ceil(K / 2)][kPanel][2], or as fp32 where x is fp32
 //   int8  [ceil(N / kPanel)][1 + ceil(K / 4)][kPanel][4], the first group being an int32 a column: -128 * sum of its weights
-// One step of the inner loop reads 128 contiguous bytes of the panel in any mode.
+// One step of the inner loop reads 128 contiguous bytes of the panel, or 64 of bf16 for fp32 x.
 //
 // Order of accumulation, for every element: k = 0, 1, ..., K - 1 in groups of Dot::kPack, one accumulator. Row tiles,
 // threads and M do not enter it. What sums start from and what becomes of them: linear_formats.h.
@@ -43,13 +43,9 @@ struct Product {
   StagedRows<Dot, typename Format::Rows> x;
   LinearOutput<typename Format::Out> out;
   const Weight* weight = nullptr;
-  const int8_t* stored = nullptr;  // where the format converts: what `weight` is made of, strip by strip
-  int64_t first_vector = 0;        // of `weight`
 
   int64_t panel_elements() const { return (Format::kHeaderSteps + x.steps) * kPanel * Dot::kPack; }
-  const Weight* panel_of(int64_t vector) const {
-    return weight + (vector - first_vector) / kPanelVectors * panel_elements();
-  }
+  const Weight* panel_of(int64_t vector) const { return weight + vector / kPanelVectors * panel_elements(); }
   int64_t vectors() const { return panels_of(out.out_features) * kPanelVectors; }
   // A strip is the columns that a tile takes at once; a unit is one row tile of a strip. Units go strip by strip.
   int64_t strip_vectors() const { return x.tiles.count == 1 ? kTiles.alone.vectors : kTiles.packed.vectors; }
@@ -61,15 +57,18 @@ struct Product {
 template <class Format, class Out, int ROWS, int VECTORS>
 POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
                                  const typename Format::Dot::Sum (&acc)[ROWS][VECTORS], const int (&lanes)[VECTORS]) {
+  constexpr int kParts = Format::Rows::kParts;
 #pragma GCC unroll 8
   for (int j = 0; j < VECTORS; ++j) {
     if (lanes[j] == 0) continue;
     const auto finish = Format::finish(p.out, column + j * kLanes, lanes[j]);
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) {
+    for (int i = 0; i < ROWS / kParts; ++i) {
       const int64_t row = p.x.tiles.begin(tile) + i;
       Out* y = matrix + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
-      const F16 result = finish(acc[i][j], row);
+      typename Format::Dot::Sum sums[kParts];
+      for (int part = 0; part < kParts; ++part) sums[part] = acc[i * kParts + part][j];
+      const F16 result = finish(sums, row);
       if (lanes[j] == kLanes) {
         store(y, result);
       } else {
@@ -104,8 +103,9 @@ void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
     accumulate_tile<Dot>(acc, p.x.packed(tile), columns, p.x.steps,
                          PrefetchPart{bytes + strip + tile * p.x.steps * stride, stride});
   } else {
+    constexpr int kLines = (VECTORS * kStepBytes / kPanelVectors + kCacheLine - 1) / kCacheLine;
     accumulate_tile<Dot>(acc, p.x.template in_place<ROWS>(), columns, p.x.steps,
-                         PrefetchLines<VECTORS>{bytes + kStreamAhead});
+                         PrefetchLines<kLines>{bytes + kStreamAhead});
   }
   if (std::is_same_v<typename Format::Out, float> || p.out.y_float == nullptr) {
     write_tile(p, p.out.y, column, tile, acc, lanes);
@@ -134,7 +134,7 @@ void run_unit(const Product<Format>& p, int64_t strip, int64_t tile) {
   static constexpr auto kPackedKernels = row_tile_kernels<Format, kPacked.vectors, true, kFewest>(kPackedSizes);
   static constexpr auto kLastKernels = row_tile_kernels<Format, kLastVectors, true, kFewest>(kPackedSizes);
   const int64_t vector = strip * p.strip_vectors();
-  const int rows = p.x.tiles.size(tile);
+  const int rows = p.x.tiles.size(tile) * Format::Rows::kParts;
   if (p.x.tiles.count == 1) {
     kAloneKernels[rows - 1](p, vector, tile);
   } else if (vector + kPacked.vectors <= p.vectors()) {

@@ -1,5 +1,5 @@
 // The shims of packed_linear and packed_expert_linear.
-#include "int8_panels.h"
+#include "linear_formats.h"
 #include "shim_tensor.h"
 
 namespace polybatch {
@@ -20,8 +20,10 @@ AOTITorchError fill_linear(const char* op, const Tensor& x, const Tensor& weight
   if (x.dim < 1) return fail(op, "x needs at least one dimension");
   call.element = element_of(x.dtype);
   if (call.element < 0) return fail(op, "x must be float32 or bfloat16");
-  if (weight.dtype != (scale ? aoti_torch_dtype_int8() : x.dtype))
-    return fail(op, scale ? "the weight must be int8" : "x and the weight must have the same dtype");
+  call.weight_element = element_of(weight.dtype);
+  if (scale && weight.dtype != aoti_torch_dtype_int8()) return fail(op, "the weight must be int8");
+  if (!scale && call.weight_element != call.element && call.weight_element != kPolybatchBFloat16)
+    return fail(op, "the weight must have x's dtype, or be bfloat16");
   call.in_features = x.size_from_end(1), call.out_features = out_features;
   const int64_t pack = call.element == kPolybatchBFloat16 ? DotBF16::kPack : DotF32::kPack;
   const int64_t panel = scale ? int8_panel_elements(call.in_features) : (call.in_features + pack - 1) / pack * pack * kPanel;
@@ -48,13 +50,13 @@ AOTITorchError new_result(const Tensor& x, const PolybatchLinear& call, AtenTens
 int64_t element_size(int64_t element) { return element == kPolybatchBFloat16 ? sizeof(BFloat16) : sizeof(float); }
 
 AOTITorchError packed_linear(const char* op, AtenTensorHandle x_handle, AtenTensorHandle weight_handle,
-                             AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features, bool quantize_rows,
+                             AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features, bool narrow_rows,
                              bool float_result, AtenTensorHandle* result) {
   const Tensor x(x_handle), weight(weight_handle);
   PolybatchLinear call{};
   const AOTITorchError error = fill_linear(op, x, weight, scale, bias, 1, out_features, call);
   if (error != AOTI_TORCH_SUCCESS) return error;
-  call.quantize_rows = quantize_rows, call.float_result = float_result;
+  call.narrow_rows = narrow_rows, call.float_result = float_result;
   if (new_result(x, call, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.element));
   call.rows = rows.count, call.x = rows.data, call.x_row_stride = rows.stride, call.y = Tensor(*result).data;
@@ -64,7 +66,7 @@ AOTITorchError packed_linear(const char* op, AtenTensorHandle x_handle, AtenTens
 
 AOTITorchError packed_expert_linear(const char* op, AtenTensorHandle x_handle, AtenTensorHandle weight_handle,
                                     AtenTensorHandle* scale, AtenTensorHandle* bias,
-                                    AtenTensorHandle expert_index_handle, int64_t out_features, bool quantize_rows,
+                                    AtenTensorHandle expert_index_handle, int64_t out_features, bool narrow_rows,
                                     AtenTensorHandle* result) {
   const Tensor x(x_handle), weight(weight_handle), index(expert_index_handle);
   if (!index.ok || index.dtype != aoti_torch_dtype_int64() || index.dim != 1 || !index.is_contiguous())
@@ -82,7 +84,7 @@ AOTITorchError packed_expert_linear(const char* op, AtenTensorHandle x_handle, A
   if (new_result(x, call.linear, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.linear.element));
   call.linear.rows = rows.count, call.linear.x = rows.data, call.linear.x_row_stride = rows.stride;
-  call.linear.y = Tensor(*result).data, call.linear.quantize_rows = quantize_rows;
+  call.linear.y = Tensor(*result).data, call.linear.narrow_rows = narrow_rows;
   polybatch_packed_expert_linear(&call);
   return AOTI_TORCH_SUCCESS;
 }
@@ -103,11 +105,11 @@ POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x,
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear_int8(AtenTensorHandle x, AtenTensorHandle weight,
                                                                   AtenTensorHandle scale, AtenTensorHandle* bias,
-                                                                  int64_t out_features, int32_t quantize_activations,
+                                                                  int64_t out_features, int32_t narrow_activations,
                                                                   int32_t float_result, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear_int8";
   return polybatch::guarded(kOp, [&] {
-    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, quantize_activations != 0,
+    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, narrow_activations != 0,
                                     float_result != 0, ret0);
   });
 }
@@ -124,11 +126,11 @@ POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_expert_linear(AtenTensorHa
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_expert_linear_int8(
     AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle scale, AtenTensorHandle* bias,
-    AtenTensorHandle expert_index, int64_t out_features, int32_t quantize_activations, AtenTensorHandle* ret0) {
+    AtenTensorHandle expert_index, int64_t out_features, int32_t narrow_activations, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_expert_linear_int8";
   return polybatch::guarded(kOp, [&] {
     return polybatch::packed_expert_linear(kOp, x, weight, &scale, bias, expert_index, out_features,
-                                           quantize_activations != 0, ret0);
+                                           narrow_activations != 0, ret0);
   });
 }
 

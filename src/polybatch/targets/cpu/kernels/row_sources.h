@@ -1,7 +1,7 @@
-// Where the rows of a linear's left operand come from (see StagedRows): a matrix as it is, or quantized to int8.
+// Where the rows of a linear's left operand come from (see StagedRows): a matrix as it is, or as integers of one or two bytes.
 #pragma once
 
-#include <cfloat>
+#include <algorithm>
 #include <cstdint>
 
 #include "parallel.h"
@@ -14,6 +14,7 @@ template <class Element>
 class MatrixRows {
  public:
   static constexpr bool kInPlace = true;
+  static constexpr int kParts = 1;
   MatrixRows(const void* first, int64_t stride, const int64_t* order, int64_t features)
       : first_(static_cast<const Element*>(first)), stride_(stride), order_(order), features_(features) {}
   const Element* operator[](int64_t i) const { return first_ + (order_ ? order_[i] : i) * stride_; }
@@ -30,25 +31,27 @@ class MatrixRows {
 
 inline constexpr int64_t kInt8Group = 4;  // features of a quantized row are padded to whole groups
 
-// The same rows as bytes: q = round(x * 127 / largest |x| of the row) + 128, to nearest even; x is about (q - 128) * scale.
+// The same rows as integers q = round(x * kLargest / largest |x| of the row), to nearest even; x is about q * scale. One part
+// holds them as bytes q + 128; two parts hold q = 256 * high + low as two rows of bytes, high + 128 and then low + 128.
 // A row whose largest |x| is below 1e-30 becomes 0. The arithmetic is the same on every instruction set.
-template <class Element>
+template <class Element, int PARTS>
 class QuantizedRows {
  public:
   static constexpr bool kInPlace = false;
-  // `bytes` holds rows of padded features, `scales` one float a row.
+  static constexpr int kParts = PARTS;
+  // `bytes` holds PARTS rows of padded features for each row, `scales` one float a row.
   QuantizedRows(const MatrixRows<Element>& x, uint8_t* bytes, float* scales)
       : x_(x), padded_(padded(x.features())), bytes_(bytes), scales_(scales) {}
   static int64_t padded(int64_t features) { return (features + kInt8Group - 1) / kInt8Group * kInt8Group; }
   const uint8_t* operator[](int64_t i) const { return bytes_ + i * padded_; }
   int64_t stride() const { return padded_; }
   int64_t features() const { return padded_; }
-  float scale(int64_t i) const { return scales_[i]; }
 
+  // Row i of x: all its parts.
   void prepare(int64_t i) const {
-    constexpr float kLargest = 127.0f, kNothing = 1e-30f;
+    constexpr float kNothing = 1e-30f;
     const Element* x = x_[i];
-    uint8_t* q = bytes_ + i * padded_;
+    uint8_t* q = bytes_ + i * PARTS * padded_;
     const int64_t features = x_.features(), whole = features / kLanes * kLanes;
     Element rest[kLanes] = {};
     std::copy(x + whole, x + features, rest);
@@ -58,13 +61,28 @@ class QuantizedRows {
     const bool nothing = top < kNothing;
     scales_[i] = nothing ? 0.0f : top / kLargest;
     const F16 factor = broadcast(nothing ? 0.0f : kLargest / top);
-    for (int64_t k = 0; k < whole; k += kLanes) store_offset_bytes(q + k, round_to_integer(load(x + k) * factor));
-    uint8_t rest_bytes[kLanes];
-    store_offset_bytes(rest_bytes, round_to_integer(load(rest) * factor));
-    std::copy(rest_bytes, rest_bytes + (padded_ - whole), q + whole);
+    for (int64_t k = 0; k < whole; k += kLanes) store_parts(q + k, padded_, load(x + k) * factor);
+    uint8_t rest_bytes[PARTS * kLanes];
+    store_parts(rest_bytes, kLanes, load(rest) * factor);
+    for (int part = 0; part < PARTS; ++part)
+      std::copy_n(rest_bytes + part * kLanes, padded_ - whole, q + part * padded_ + whole);
   }
 
  private:
+  static constexpr float kLargest = PARTS == 1 ? 127.0f : 127.0f * 256.0f;
+
+  POLYBATCH_INLINE static void store_parts(uint8_t* to, int64_t part, F16 x) {
+    const F16 q = round_to_integer(x);
+    if constexpr (PARTS == 1) {
+      store_offset_bytes(to, q);
+    } else {
+      // A quarter more, so that no q lies half way: low is -128 .. 127.
+      const F16 high = round_to_integer((q + broadcast(0.25f)) * broadcast(1.0f / 256.0f));
+      store_offset_bytes(to, high);
+      store_offset_bytes(to + part, q - high * broadcast(256.0f));
+    }
+  }
+
   MatrixRows<Element> x_;
   int64_t padded_;
   uint8_t* bytes_;

@@ -58,16 +58,18 @@ void pack_tile(const typename Dot::Element* const* rows, int count, int64_t feat
 
 // The rows of one product, ready to be read tile by tile. Source gives them, one by one:
 //   kInPlace            whether source[i] is there from the start
-//   source[i]           row i, once source.prepare(i) has been called
+//   kParts              rows of a tile that each row of the product takes
+//   source[i]           row i of the tiles, once source.prepare(i / kParts) has been called
 //   source.stride()     elements from one row to the next; 0 = they do not follow one another
 //   source.features()   elements of a row
 template <class Dot, class Source>
 class StagedRows {
  public:
   using Element = typename Dot::Element;
+  static constexpr int kParts = Source::kParts;
 
   StagedRows(const Source& source, int64_t count)
-      : tiles(count, kTiles.packed.rows, kTiles.alone.rows, kFewestTiles),
+      : tiles(count, kTiles.packed.rows / kParts, kTiles.alone.rows / kParts, kFewestTiles),
         steps((source.features() + Dot::kPack - 1) / Dot::kPack),
         source_(source),
         copies_(tiles.count > 1 || source.stride() == 0 || source.features() % Dot::kPack != 0) {}
@@ -76,7 +78,7 @@ class StagedRows {
   // Elements that `stage` writes beside what the source keeps.
   int64_t staged_elements() const {
     if (!copies_) return 0;
-    return tiles.count > 1 ? tiles.count * tile_elements() : tiles.rows * steps * Dot::kPack;
+    return tiles.count > 1 ? tiles.count * tile_elements() : tiles.rows * kParts * steps * Dot::kPack;
   }
   void stage_into(Element* memory) { staged_ = memory; }
   // Elements that have to be moved before tiles can be read; 0 = none.
@@ -89,7 +91,8 @@ class StagedRows {
         pack(i);
       } else {
         source_.prepare(i);
-        if (copies_) copy_padded<Dot>(source_[i], source_.features(), staged_ + i * steps * Dot::kPack);
+        for (int64_t row = i * kParts; copies_ && row < (i + 1) * kParts; ++row)
+          copy_padded<Dot>(source_[row], source_.features(), staged_ + row * steps * Dot::kPack);
       }
     }
   }
@@ -109,10 +112,11 @@ class StagedRows {
   int64_t tile_elements() const { return steps * kPackedPitch * Dot::kPack; }
   void pack(int64_t tile) const {
     const Element* rows[kPackedPitch];
-    const int count = tiles.size(tile);
+    const int count = tiles.size(tile) * kParts;
     for (int i = 0; i < count; ++i) {
-      source_.prepare(tiles.begin(tile) + i);
-      rows[i] = source_[tiles.begin(tile) + i];
+      const int64_t row = tiles.begin(tile) * kParts + i;
+      if (i % kParts == 0) source_.prepare(row / kParts);
+      rows[i] = source_[row];
     }
     pack_tile<Dot>(rows, count, source_.features(), staged_ + tile * tile_elements());
   }

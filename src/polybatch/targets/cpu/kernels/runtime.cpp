@@ -12,6 +12,8 @@ int polybatch_set_num_threads(int threads) {
   return previous;
 }
 
+void polybatch_release_threads() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
+
 const char* polybatch_isa() { return polybatch::kIsaName; }
 
 }  // extern "C"

@@ -143,28 +143,12 @@ POLYBATCH_INLINE __m256i dot_u8s8(__m256i acc, __m256i a, __m256i b) {
 POLYBATCH_INLINE I16 dot_u8s8(I16 acc, Groups a, Groups b) {
   return {dot_u8s8(acc.lo, a.lo, b.lo), dot_u8s8(acc.hi, a.hi, b.hi)};
 }
-// Byte BYTE of each group, signed.
-template <int BYTE>
-POLYBATCH_INLINE F16 byte_of(Groups x) {
-  return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.lo, 24 - 8 * BYTE), 24)),
-          _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.hi, 24 - 8 * BYTE), 24))};
-}
 // Integers in -128 .. 127, as bytes with 128 added.
 POLYBATCH_INLINE void store_offset_bytes(uint8_t* p, F16 x) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
   const __m256i ordered = _mm256_permute4x64_epi64(words, _MM_SHUFFLE(3, 1, 2, 0));
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))));
-}
-// Groups of two elements that bfloat16 holds exactly.
-POLYBATCH_INLINE void store_pairs(BFloat16* p, F16 even, F16 odd) {
-  const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
-  const auto pairs = [&](__m256 low, __m256 top) {
-    return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(low), 16), _mm256_and_si256(_mm256_castps_si256(top), high));
-  };
-  __m256i* q = reinterpret_cast<__m256i*>(p);
-  _mm256_storeu_si256(q, pairs(even.lo, odd.lo));
-  _mm256_storeu_si256(q + 1, pairs(even.hi, odd.hi));
 }
 
 }  // namespace polybatch

@@ -115,21 +115,10 @@ POLYBATCH_INLINE I16 dot_u8s8(I16 acc, Groups a, Groups b) {
   return {_mm512_add_epi32(acc.v, _mm512_add_epi32(even, odd))};
 #endif
 }
-// Byte BYTE of each group, signed.
-template <int BYTE>
-POLYBATCH_INLINE F16 byte_of(Groups x) {
-  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(x.v, 24 - 8 * BYTE), 24))};
-}
 // Integers in -128 .. 127, as bytes with 128 added.
 POLYBATCH_INLINE void store_offset_bytes(uint8_t* p, F16 x) {
   const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32(x.v), _mm512_set1_epi32(128));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(shifted));
-}
-// Groups of two elements that bfloat16 holds exactly.
-POLYBATCH_INLINE void store_pairs(BFloat16* p, F16 even, F16 odd) {
-  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even.v), 16);
-  const __m512i high = _mm512_and_si512(_mm512_castps_si512(odd.v), _mm512_set1_epi32(static_cast<int32_t>(0xffff0000)));
-  _mm512_storeu_si512(p, _mm512_or_si512(low, high));
 }
 
 // to[s * 8 + i] = rows[i][s]: sixteen groups of four bytes of each of eight rows.

@@ -217,14 +217,6 @@ POLYBATCH_INLINE I16 dot_u8s8(I16 acc, Groups a, Groups b) {
   }
   return acc;
 }
-// Byte BYTE of each group, signed.
-template <int BYTE>
-POLYBATCH_INLINE F16 byte_of(Groups x) {
-  constexpr int kShift = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 24 - 8 * BYTE : 8 * BYTE;
-  F16 r;
-  POLYBATCH_EACH_QUARTER r.q[i] = __builtin_convertvector(x.q[i] << kShift >> 24, Float4);
-  return r;
-}
 // Integers in -128 .. 127, as bytes with 128 added.
 POLYBATCH_INLINE void store_offset_bytes(uint8_t* p, F16 x) {
   constexpr float kMagic = 12582912.0f + 128.0f;  // 1.5 * 2^23: the integer is then the lowest bits
@@ -233,16 +225,6 @@ POLYBATCH_INLINE void store_offset_bytes(uint8_t* p, F16 x) {
     Int4 bits;
     std::memcpy(&bits, &shifted, sizeof(bits));
     for (int lane = 0; lane < kQuarterLanes; ++lane) p[i * kQuarterLanes + lane] = static_cast<uint8_t>(bits[lane]);
-  }
-}
-// Groups of two elements that bfloat16 holds exactly.
-POLYBATCH_INLINE void store_pairs(BFloat16* p, F16 even, F16 odd) {
-  uint32_t low[kLanes], high[kLanes];
-  std::memcpy(low, &even, sizeof(low));
-  std::memcpy(high, &odd, sizeof(high));
-  for (int lane = 0; lane < kLanes; ++lane) {
-    p[2 * lane].bits = static_cast<uint16_t>(low[lane] >> 16);
-    p[2 * lane + 1].bits = static_cast<uint16_t>(high[lane] >> 16);
   }
 }
 

@@ -1,9 +1,0 @@
-// See linear_formats.h.
-#include "linear.h"
-
-namespace polybatch {
-
-template void run_linear<Int8WeightFormat<DotF32>>(const PolybatchLinear&, const int64_t*, int64_t);
-template void run_linear<Int8WeightFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
-
-}  // namespace polybatch
