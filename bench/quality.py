@@ -10,7 +10,6 @@ token is the same, KL(fp32 || other), and the perplexity of the text. Prints a t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from bench.models import MODELS
 from bench.options import add_folders, add_threads, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compiled
+from bench.results import write_results
 from polybatch import InferenceSession, Program
 
 WINDOW = 512
@@ -61,10 +61,10 @@ def main() -> None:
     )
     programs = {precision: Program.load(folders[spec]) for precision, spec in specs.items()}
     found = measure(programs, windows(programs["fp32"].tokenizer(), count), options.threads)
-    options.out.mkdir(parents=True, exist_ok=True)
+    lines = markdown(found)
     data = {"machine": machine(), "model": model, "quality": [asdict(quality) for quality in found]}
-    (options.out / "quality.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(markdown(found)))
+    write_results(options.out, "quality", data, lines)
+    print("\n".join(lines))
 
 
 def windows(tokenizer: Any, count: int) -> Tokens:
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--tokens", type=int, default=4096, help="rounded up to whole windows")
     add_threads(parser)
-    add_folders(parser, "build/bench")
+    add_folders(parser, "quality")
     return parser
 
 

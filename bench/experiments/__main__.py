@@ -1,6 +1,6 @@
 """``python -m bench.experiments``: dynamic batching against programs made for one batch size.
 
-Writes OUT/results.json, OUT/results.md and, where matplotlib is installed, OUT/*.png. The model has the exact shape of
+Writes OUT/experiments.json and .md and, where matplotlib is installed, OUT/*.png. The model has the exact shape of
 JackFram/llama-68m with random weights; ``--model`` takes another one.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from bench.options import add_common, parser_of
 from bench.paired import Effort
 from bench.peers.report import machine
 from bench.programs import compiled
+from bench.results import write_results
 from bench.sequences import POSITION
 
 
@@ -50,11 +50,10 @@ def main() -> None:
     )
     runner = Runner(folders, settings, say)
     results: list[ExperimentResult] = []
-    options.out.mkdir(parents=True, exist_ok=True)
     for experiment in experiments:
         results.append(runner.run(experiment))
         _write(results, options, model)
-    print((options.out / "results.md").read_text(encoding="utf-8"))
+    print((options.out / "experiments.md").read_text(encoding="utf-8"))
 
 
 def _write(results: list[ExperimentResult], options: argparse.Namespace, model: str) -> None:
@@ -67,8 +66,7 @@ def _write(results: list[ExperimentResult], options: argparse.Namespace, model: 
         "date": date.today().isoformat(),
     }
     data = {"machine": machine(), "settings": settings, "experiments": [result.to_json() for result in results]}
-    (options.out / "results.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
-    (options.out / "results.md").write_text(markdown(results, machine(), settings), encoding="utf-8")
+    write_results(options.out, "experiments", data, markdown(results, machine(), settings).splitlines())
     if importlib.util.find_spec("matplotlib") is not None:
         from bench.experiments.plots import plot_all
 
@@ -102,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--control", action="store_true", help="compare the baseline with a copy of itself too")
     parser.add_argument("--separate-weights", action="store_true", help="every program keeps its own weights file")
     parser.add_argument("--workers", type=int, default=2, help="programs compiled at a time")
-    return add_common(parser, "build/bench/experiments")
+    return add_common(parser, "experiments")
 
 
 if __name__ == "__main__":

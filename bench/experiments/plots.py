@@ -1,4 +1,4 @@
-"""Plots of a finished run: ``python -m bench.experiments.plots OUT`` reads OUT/results.json and writes OUT/*.png."""
+"""Plots of a finished run: ``python -m bench.experiments.plots OUT`` from OUT/experiments.json to OUT/*.png."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def plot_all(results: list[ExperimentResult], folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    data = json.loads((folder / "experiments.json").read_text(encoding="utf-8"))
     plot_all([ExperimentResult.from_json(row) for row in data["experiments"]], folder)
 
 

@@ -2,7 +2,7 @@
 
 The machine's bandwidth drifts from one second to the next, so it is measured in turn with the steps, sample by sample;
 medians are compared.
-Prints Markdown and writes OUT/limits.json.
+Prints Markdown and writes OUT/limits.json and .md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bench.options import add_common, parser_of
 from bench.peers.quiet import CpuUse
 from bench.peers.report import machine as machine_description
 from bench.programs import PREFILL_CHUNK, ProgramSpec, compiled
+from bench.results import write_results
 from bench.sequences import POSITION, Inputs, Sequences
 from polybatch import Program
 
@@ -67,10 +68,10 @@ def main() -> None:
                 cells.append(cell)
                 share = f"{cell.achieved:.0%} of the limit{_disturbance(cell)}"
                 _say(f"{name} {precision} {cell.name}: {cell.p50_ms:.2f} ms, {share}")
-    options.out.mkdir(parents=True, exist_ok=True)
+    lines = list(_markdown(cells))
     data = {"machine": machine_description(), "position": POSITION, "cells": [asdict(cell) for cell in cells]}
-    (options.out / "limits.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(_markdown(cells)))
+    write_results(options.out, "limits", data, lines)
+    print("\n".join(lines))
 
 
 def _cells(
@@ -148,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp32", "int8"), default=["bf16", "fp32"])
     parser.add_argument("--samples", type=int, default=50)
-    return add_common(parser)
+    return add_common(parser, "limits")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
+WEIGHT_BYTES = {"fp32": 2, "bf16": 2, "int8": 1}
+"""The checkpoints are bfloat16, and programs in float32 read them as such."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def operations(shape: ModelShape, step: Step, precision: str) -> list[Operation]
         ("lm_head", 1, step.batch * step.logits, shape.vocab, shape.hidden),
     )
     found = [
-        Operation(name, count, n * k * ELEMENT_BYTES[precision], 2.0 * m * n * k, precision)
+        Operation(name, count, n * k * WEIGHT_BYTES[precision], 2.0 * m * n * k, precision)
         for name, count, m, n, k in linears
     ]
     cached = "bf16" if precision == "int8" else precision

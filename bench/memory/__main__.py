@@ -22,6 +22,7 @@ from bench.models import model_a
 from bench.options import add_common, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec
+from bench.results import write_results
 
 SLOTS = 128
 MB = 1e6
@@ -76,10 +77,10 @@ def main() -> None:
         *_memory_figures(probes, folders[one], folders[forty], options.threads),
         *_time_figures(probes, folders[forty], options.threads, options.repeats),
     ]
-    options.out.mkdir(parents=True, exist_ok=True)
+    lines = _markdown(figures)
     data = {"machine": machine(), "figures": [asdict(figure) for figure in figures], "probes": probes.answers}
-    (options.out / "memory.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(_markdown(figures)))
+    write_results(options.out, "memory", data, lines)
+    print("\n".join(lines))
 
 
 def _compile_figures(
@@ -146,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("memory", __doc__)
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
     parser.add_argument("--repeats", type=int, default=3, help="of compiles, loads and imports")
-    return add_common(parser)
+    return add_common(parser, "memory")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plots of a finished run: ``python -m bench.peers.plots OUT`` reads OUT/results.json and writes OUT/*.png."""
+"""Plots of a finished run: ``python -m bench.peers.plots OUT`` reads OUT/peers.json and writes OUT/*.png."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def plot_throughput(results: Results, work: str, title: str, path: Path) -> None
 
 
 def main(folder: Path) -> None:
-    results = Results.from_json(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    results = Results.from_json(json.loads((folder / "peers.json").read_text(encoding="utf-8")))
     decoded = dict.fromkeys((m.model, m.precision) for m in results.measurements if m.work.startswith("b="))
     for model, precision in decoded:
         plot_decode(results, model, precision, folder / f"decode-{model}-{precision}.png")

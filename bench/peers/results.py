@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -69,6 +69,19 @@ class Results:
         if not ours or not measurement.median:
             return None
         return measurement.median / min(ours) if measurement.unit == "ms" else max(ours) / measurement.median
+
+    def with_earlier(self, earlier: Results | None) -> Results:
+        """These, and what ``earlier`` has of work that these do not have."""
+        if earlier is None:
+            return self
+
+        def work(row: Measurement) -> tuple[str, ...]:
+            return (row.model, row.precision, row.work, row.peer if row.work == "open" else "")
+
+        here = {work(row) for row in self.measurements}
+        kept = [row for row in earlier.measurements if work(row) not in here]
+        rows = sorted([*kept, *self.measurements], key=lambda row: (row.model, row.precision))
+        return replace(self, measurements=rows, about={**earlier.about, **self.about})
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Results:

@@ -1,6 +1,6 @@
 """polybatch beside what users would pick instead: ``python -m bench.peers.run --models A B --precisions bf16 int8``.
 
-Writes OUT/results.json, OUT/results.md and OUT/*.png. ``python -m bench.peers.install`` makes the peers' environments
+Writes OUT/peers.json, OUT/peers.md and OUT/*.png. ``python -m bench.peers.install`` makes the peers' environments
 first; a peer that is missing, or that cannot do some work, is listed with the reason.
 """
 
@@ -27,6 +27,7 @@ from bench.peers.measure import Interleaver
 from bench.peers.process import REPOSITORY, PeerError, PeerProcess
 from bench.peers.protocol import Cell, Config, Load
 from bench.peers.results import Measurement, Results
+from bench.results import default_out, write_results
 
 CELLS = [Cell(128), Cell(32), Cell(8), Cell(2), Cell(1), Cell(8, 7), Cell(1, 7)]  # largest first: it fills the slots
 STEP_SLOTS, STEP_CTX_LEN, POSITION = 128, 2048, 512
@@ -46,6 +47,7 @@ class Run:
         self._lease = Lease(options.lock)
         settings = {key: str(value) for key, value in vars(options).items()}
         self.results = Results(report.machine(), {**settings, "date": date.today().isoformat()}, missing=missing)
+        self._earlier = _earlier(options.out)
         options.out.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
@@ -126,12 +128,21 @@ class Run:
         for measurement in measurements:
             measurement.group = "+".join(group)
         self.results.measurements += measurements
-        text = json.dumps(self.results.to_json(), indent=1)
-        (self._options.out / "results.json").write_text(text, encoding="utf-8")
+        self.write()
+
+    def write(self) -> None:
+        """OUT/peers.json and OUT/peers.md, with what an earlier run has measured and this one has not."""
+        everything = self.results.with_earlier(self._earlier)
+        write_results(self._options.out, "peers", everything.to_json(), report.markdown(everything).splitlines())
 
     def _note_absent(self, model: str, precision: str, name: str) -> None:
         reason = f"has no {precision} on this kind of machine"
         self.results.measurements.append(Measurement(model, precision, "open", name, "", reason=reason))
+
+
+def _earlier(out: Path) -> Results | None:
+    path = out / "peers.json"
+    return Results.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def say(line: str) -> None:
@@ -149,7 +160,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", nargs="+", type=int, default=[32, 64], help="requests at a time, end to end")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--memory-gib", type=int, help="most that open peers may take together; default: what is free")
-    parser.add_argument("--out", type=Path, default=Path("bench-results"))
+    parser.add_argument("--out", type=Path, default=default_out("peers"))
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--lock", type=Path, help="file to lock around timings, for machines that run other things")
     return parser.parse_args(arguments)
@@ -159,13 +170,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     run = Run(options)
     run.run()
-    (options.out / "results.md").write_text(report.markdown(run.results), encoding="utf-8")
+    run.write()
     plot = [str(environment_python("plots", options.cache)), "-m", "bench.peers.plots", str(options.out.resolve())]
     if why := why_missing_plots(options.cache):
         say(f"no plots: {why}")
     else:
         subprocess.run(plot, cwd=REPOSITORY, check=True)
-    say(f"wrote {options.out / 'results.md'}")
+    say(f"wrote {options.out / 'peers.md'}")
     return 0
 
 

@@ -24,6 +24,7 @@ from bench.options import add_common, parser_of
 from bench.peers.protocol import Load
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compile_spec
+from bench.results import write_results
 from bench.serve import report
 from bench.serve.arrivals import ARRIVALS, times
 from bench.serve.load import asks, send, send_at_once
@@ -52,7 +53,7 @@ def main() -> None:
     ordered = sorted(runs.values(), key=lambda run: (run.arrivals == "burst", run.rate or math.inf, run.program))
     lines = [*(report.runs(ordered) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
     print("\n".join(lines))
-    _write(ordered, overhead, options)
+    _write(ordered, overhead, lines, options)
 
 
 def _loads(name: str, program: Path, options: argparse.Namespace) -> list[Run]:
@@ -101,12 +102,11 @@ def _earlier(folder: Path) -> tuple[list[Run], Overhead | None]:
     return [Run(**run) for run in data["runs"]], overhead
 
 
-def _write(runs: list[Run], overhead: Overhead | None, options: argparse.Namespace) -> None:
-    options.out.mkdir(parents=True, exist_ok=True)
+def _write(runs: list[Run], overhead: Overhead | None, lines: list[str], options: argparse.Namespace) -> None:
     settings = {"precision": options.precision, "threads": options.threads, "date": date.today().isoformat()}
     data = {"machine": machine(), "settings": settings, "runs": [run.to_json() for run in runs]}
     data["overhead"] = overhead.to_json() if overhead else None
-    (options.out / "serve.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    write_results(options.out, "serve", data, lines)
     if importlib.util.find_spec("matplotlib") is not None and any(run.rate for run in runs):
         from bench.serve.plots import plot_runs
 
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--between-ms", type=float, default=50, help="a good request's mean time between tokens")
     parser.add_argument("--model", help="Hugging Face directory or hub id")
     parser.add_argument("--precision", choices=("bf16", "fp32", "int8"), default="bf16")
-    return add_common(parser, "build/bench/serve")
+    return add_common(parser, "serve")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from bench.models import model_b
 from bench.options import add_common, parser_of
 from bench.peers.report import machine
 from bench.programs import ProgramSpec, compile_spec
+from bench.results import write_results
 from bench.speculation.measure import groups_of, messages
 from bench.speculation.oracle import Oracle
 from bench.speculation.process import EngineProcess, EngineSpec
@@ -111,10 +112,9 @@ def _earlier(folder: Path) -> list[Workload]:
 
 
 def _write(workloads: list[Workload], options: argparse.Namespace) -> None:
-    options.out.mkdir(parents=True, exist_ok=True)
     settings = {"precision": options.precision, "threads": options.threads, "date": date.today().isoformat()}
     data = {"machine": machine(), "settings": settings, "workloads": [one.to_json() for one in workloads]}
-    (options.out / "speculation.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    write_results(options.out, "speculation", data, markdown(workloads))
     if importlib.util.find_spec("matplotlib") is not None:
         from bench.speculation.plots import plot_speed
 
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sweep", nargs="+", type=float, default=SWEEP, help="probabilities of the part sweep")
     parser.add_argument("--model", help="Hugging Face directory or hub id, with a chat template")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
-    return add_common(parser, "build/bench/speculation")
+    return add_common(parser, "speculation")
 
 
 if __name__ == "__main__":

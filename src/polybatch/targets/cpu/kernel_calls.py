@@ -156,6 +156,7 @@ def _linear_arguments(
 ) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
     """A linear's arguments, its result and the tensors they point to; what is constant has leading sizes ``stack``."""
     in_features = x.shape[-1]
+    dtypes: tuple[torch.dtype, ...]
     if int8 is None:
         dtypes, shape = (x.dtype, torch.bfloat16), packed_linear_shape(out_features, in_features, x.dtype)
     else:
