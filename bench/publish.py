@@ -1,7 +1,8 @@
 """Puts what the benchmarks have found into the documentation: ``python -m bench.publish``.
 
 In docs/benchmarks.md a table NAME stands between the lines ``<!-- NAME -->`` and ``<!-- end of NAME -->``; it becomes
-what FROM/NAME/NAME.md holds, its headings two levels down, and the plots beside it go to docs/img. Benchmarks that were not run stay as they are.
+what FROM/NAME/NAME.md holds, its headings two levels down, and the plots beside it go to docs/img. Benchmarks that were
+not run stay as they are.
 """
 
 from __future__ import annotations

@@ -193,6 +193,14 @@ def test_drafts_that_take_too_long_are_not_worth_it():
     assert sum(limits[0] > 0 for limits in dear.asked) <= 2
 
 
+def test_what_would_gain_less_than_a_tenth_is_not_verified():
+    rows = table(batches=(1,))
+    asks, proposals = [SimpleNamespace(request_id=0, limit=3)], [Proposal((1, 2, 3))]
+    for cost, chosen in ((17.0, 3), (18.0, 0)):  # 1.875 tokens for one, at an even chance
+        costs = StepCosts(rows, timed(rows, {(1, 0): 10.0, (1, 3): cost, (1, 7): 99.0}), LENGTHS, skips_padding=True)
+        assert AdaptiveLength(costs, LENGTHS).to_verify(asks, proposals) == chosen
+
+
 def test_unknown_draft_times_are_a_share_of_a_step():
     _, speculation = run(lambda step, tokens, limit: continuation(tokens, limit), dict.fromkeys(LENGTHS, 10.0), None)
     assert speculation.asked[0] == {0: 3}  # at an even chance four tokens would cost more than they bring

@@ -16,6 +16,9 @@ _PROBE_STEPS = 32
 _REST_AFTER = 32
 _REST_STEPS = 4
 """Free drafting takes some time too: where nothing was worth verifying for so many steps, one in so many drafts."""
+_MARGIN = 1.1
+"""How much more it is taken to cost to verify than was measured: acceptance takes time too, and where the gain is small
+it is the error of its estimate."""
 _DRAFT_SHARE = 0.25
 """Where step times are missing: what drafting a token takes, as a part of the cheapest step."""
 
@@ -96,7 +99,8 @@ class AdaptiveLength:
             Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
-        best = self._best(chances, self._costs.by_length(len(asks)))
+        costs = self._costs.by_length(len(asks))
+        best = self._best(chances, {length: ms if not length else _MARGIN * ms for length, ms in costs.items()})
         if best:
             self._steps_without = 0
         return best
