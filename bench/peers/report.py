@@ -44,8 +44,8 @@ def markdown(results: Results, slots: int = 128, position: int = 512) -> str:
         lines += _agreement(results, model, precision)
     lines += ["## What was measured", ""]
     lines += [f"* {name}: not measured, {reason}" for name, reason in results.missing.items()]
-    for name, about in results.about.items():
-        lines.append(f"* {name}: {about.get('version', '')}; {about.get('settings', '')}")
+    versions = {name.split()[0]: about.get("version", "") for name, about in results.about.items()}
+    lines.append(f"* {'; '.join(f'{PEERS[peer].title}: {version}' for peer, version in versions.items())}")
     return "\n".join(lines) + "\n"
 
 

@@ -201,6 +201,19 @@ def test_what_would_gain_less_than_a_tenth_is_not_verified():
         assert AdaptiveLength(costs, LENGTHS).to_verify(asks, proposals) == chosen
 
 
+@pytest.mark.parametrize(("skips_padding", "chosen"), [(True, 3), (False, 0)])
+def test_rows_without_a_proposal_cost_nothing_more_where_padding_is_left_out(skips_padding, chosen):
+    rows = table(batches=(4,))
+    times = timed(rows, {(4, 0): 10.0, (4, 3): 22.0, (4, 7): 99.0})  # of 4, 16 and 32 tokens; 7 tokens: 13
+    costs = StepCosts(rows, times, LENGTHS, skips_padding=skips_padding)
+    estimates = AdaptiveLength(costs, LENGTHS)
+    asks = [SimpleNamespace(request_id=i, limit=3) for i in range(4)]
+    for _ in range(40):
+        estimates.score(0, Proposal((1, 2, 3)), 3, (1, 2, 3, 4))
+    assert costs.of_proposals([3, 0, 0, 0])[3] == (13.0 if skips_padding else 22.0)
+    assert estimates.to_verify(asks, [Proposal((1, 2, 3)), *[Proposal(())] * 3]) == chosen
+
+
 def test_unknown_draft_times_are_a_share_of_a_step():
     _, speculation = run(lambda step, tokens, limit: continuation(tokens, limit), dict.fromkeys(LENGTHS, 10.0), None)
     assert speculation.asked[0] == {0: 3}  # at an even chance four tokens would cost more than they bring
@@ -243,6 +256,9 @@ class KnownCosts:
         self._by_length = by_length
 
     def by_length(self, rows):
+        return self._by_length
+
+    def of_proposals(self, proposed):
         return self._by_length
 
 

@@ -99,7 +99,7 @@ class AdaptiveLength:
             Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
-        costs = self._costs.by_length(len(asks))
+        costs = self._costs.of_proposals([chance.length for chance in chances])
         best = self._best(chances, {length: ms if not length else _MARGIN * ms for length, ms in costs.items()})
         if best:
             self._steps_without = 0

@@ -36,6 +36,7 @@ class StepCosts:
         self._skips_padding = skips_padding
         self._token_ms = _by_tokens(self._step_ms)
         self._known: dict[int, dict[int, float]] = {}
+        self._covers: dict[tuple[int, int], Sequence[SpecializationLike]] = {}
 
     @property
     def measured(self) -> bool:
@@ -43,33 +44,40 @@ class StepCosts:
         return bool(self._step_ms)
 
     def by_length(self, rows: int) -> Mapping[int, float]:
-        """The cost of the steps that cover ``rows`` rows, for every K of the table that it is known for."""
+        """The cost of the steps that cover ``rows`` rows with full proposals, for every K for which it is known."""
         if rows not in self._known:
-            self._known[rows] = self._compute(rows)
+            self._known[rows] = self.of_proposals([self._lengths[-1]] * rows)
         return self._known[rows]
 
-    def _compute(self, rows: int) -> dict[int, float]:
+    def of_proposals(self, proposed: Sequence[int]) -> dict[int, float]:
+        """The same where each row has proposed so many tokens, of which K at most are verified."""
         costs: dict[int, float] = {}
         largest = float("inf")
         for drafted in reversed(self._lengths):
-            cost = self._cover_cost(rows, drafted)
+            cost = self._cover_cost([1 + min(drafted, tokens) for tokens in proposed], drafted)
             if cost is not None:  # fewer tokens never cost more: where it was measured so, that was noise
                 costs[drafted] = largest = min(cost, largest)
         return costs
 
-    def _cover_cost(self, rows: int, drafted: int) -> float | None:
-        step_ms = None if self._skips_padding or not self._step_ms else self._step_ms
-        total = 0.0
-        for part in self._table.cover(rows, step_ms, proposal_len=drafted):
-            cost = self._step_cost(part, min(rows, part.batch_size))
+    def _cover_cost(self, tokens: Sequence[int], drafted: int) -> float | None:
+        """tokens: of each row."""
+        total, begin = 0.0, 0
+        for part in self._cover(len(tokens), drafted):
+            end = begin + part.batch_size
+            cost = self._step_cost(part, sum(tokens[begin:end]))
             if cost is None:
                 return None
-            total += cost
-            rows -= part.batch_size
+            total, begin = total + cost, end
         return total
 
-    def _step_cost(self, row: SpecializationLike, live_rows: int) -> float | None:
-        tokens = row.seq_len * (live_rows if self._skips_padding else row.batch_size)
+    def _cover(self, rows: int, drafted: int) -> Sequence[SpecializationLike]:
+        if (rows, drafted) not in self._covers:
+            step_ms = None if self._skips_padding or not self._step_ms else self._step_ms
+            self._covers[rows, drafted] = tuple(self._table.cover(rows, step_ms, proposal_len=drafted))
+        return self._covers[rows, drafted]
+
+    def _step_cost(self, row: SpecializationLike, live_tokens: int) -> float | None:
+        tokens = live_tokens if self._skips_padding else row.seq_len * row.batch_size
         if not self._step_ms:
             return float(_FIXED_TOKENS + tokens)
         if not self._skips_padding:
