@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_INT8_LARGEST = 127.0
+INT8_LARGEST = 127
+INT16_LARGEST = 127 * 256
 
 _LIBRARY = torch.library.Library("polybatch", "DEF")
 
@@ -126,11 +127,11 @@ def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: 
     return out
 
 
-def rounded_rows(x: Tensor) -> Tensor:
-    """Each row of x as integers of at most 127 times a scale of its own, as the int8 kernels take it."""
+def rounded_rows(x: Tensor, largest_integer: int = INT8_LARGEST) -> Tensor:
+    """Each row of x as integers times a scale of its own, as the int8 kernels take it: in 8 bits, or INT16_LARGEST."""
     largest = x.abs().amax(dim=-1, keepdim=True)
-    factor = torch.where(largest > 0, _INT8_LARGEST / largest, 0.0)
-    return (x * factor).round() * (largest / _INT8_LARGEST)
+    factor = torch.where(largest > 0, largest_integer / largest, 0.0)
+    return (x * factor).round() * (largest / largest_integer)
 
 
 _LIBRARY.impl("slot_attention", slot_attention, "CPU")
