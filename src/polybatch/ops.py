@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-INT8_LARGEST = 127
-INT16_LARGEST = 127 * 256
+_INT8_LARGEST = 127.0
 
 _LIBRARY = torch.library.Library("polybatch", "DEF")
 
@@ -127,11 +126,11 @@ def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert_index: 
     return out
 
 
-def rounded_rows(x: Tensor, largest_integer: int = INT8_LARGEST) -> Tensor:
-    """Each row of x as integers times a scale of its own, as the int8 kernels take it: in 8 bits, or INT16_LARGEST."""
+def rounded_rows(x: Tensor) -> Tensor:
+    """Each row of x as integers of at most 127 times a scale of its own, as the int8 kernels take it."""
     largest = x.abs().amax(dim=-1, keepdim=True)
-    factor = torch.where(largest > 0, largest_integer / largest, 0.0)
-    return (x * factor).round() * (largest / largest_integer)
+    factor = torch.where(largest > 0, _INT8_LARGEST / largest, 0.0)
+    return (x * factor).round() * (largest / _INT8_LARGEST)
 
 
 _LIBRARY.impl("slot_attention", slot_attention, "CPU")

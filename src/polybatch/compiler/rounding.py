@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from polybatch.models.products import ParameterProducts, Product, lies_in, offset_in
 from polybatch.models.reference import plain_attention
-from polybatch.ops import INT16_LARGEST, rounded_rows
+from polybatch.ops import rounded_rows
 from polybatch.targets.base import RoundedWeight
 
 _KEPT = 2  # parameters that are kept widened: the two projections of an expert layer take turns
@@ -43,8 +43,8 @@ class RoundedModel:
     def active(self, round_inputs: bool = True) -> Iterator[None]:
         """While active, the model computes with the rounded weights, in float32, results in its own dtype.
 
-        ``round_inputs`` False leaves inputs that become int8 as they are. Nothing in the model changes; only a few
-        widened weights exist at a time.
+        ``round_inputs`` False leaves their inputs as they are. Nothing in the model changes; only a few widened weights
+        exist at a time.
         """
         with plain_attention(self.model):
             if not self._blocks:
@@ -70,9 +70,7 @@ class _RoundedProducts:
         change, x, original = rounded.change, product.x.float(), product.weight
         if change is not None:
             x = (x - change.shift) / change.scale
-        if not rounded.rounds_inputs:
-            x = rounded_rows(x, INT16_LARGEST)
-        elif self._round_inputs:
+        if rounded.rounds_inputs and self._round_inputs:
             x = rounded_rows(x)
         offset = offset_in(original, product.parameter)
         weight = self._rounded(product.parameter).as_strided(original.shape, original.stride(), offset)

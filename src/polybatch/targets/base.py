@@ -110,7 +110,7 @@ class RoundedWeight:
     value: Callable[[], Tensor]
     """What it has become, in float32, made anew by each call; scaled if the inputs are."""
     rounds_inputs: bool
-    """Whether each row that it is multiplied with is rounded to 8 bits too, or to 16."""
+    """Whether each row that it is multiplied with is rounded too, to 8 bits."""
     change: InputChange | None = None
 
 
