@@ -220,11 +220,10 @@ def test_an_expert_that_does_not_exist_is_refused(kernels: KernelLibrary) -> Non
 formats = pytest.mark.parametrize("quantize", [True, False], ids=["int8", "int8_weight_only"])
 
 
-def quantized(x: Tensor, narrow: bool) -> tuple[Tensor, Tensor]:
-    """Rows as integers of one byte or two (float64) and their scales."""
-    largest = 127 if narrow else 127 * 256
+def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as integers in -127..127 (float64) and their scales."""
     top = x.float().abs().amax(dim=-1, keepdim=True)
-    return (x.float() * (largest / top)).round().double(), (top / largest).double()
+    return (x.float() * (127 / top)).round().double(), (top / 127).double()
 
 
 def test_an_int8_weight_is_within_half_a_step_of_the_original() -> None:
@@ -246,7 +245,7 @@ def test_int8_linear_is_a_matrix_product(
     packed, scale = pack_linear_int8(seeded(n, k, seed=1) / k**0.5)
     y = kernels.packed_linear(x, packed, bias, n, Int8(scale, quantize))
     weight = unpack_linear_int8(packed, scale, k).double()
-    integers, steps = quantized(x, quantize) if m else (x.double(), 1)
+    integers, steps = quantized(x) if m and quantize else (x.double(), 1)
     torch.testing.assert_close(y.double(), (integers @ weight.T * steps + bias).to(dtype).double(), **TOLERANCE[dtype])
 
 
@@ -262,13 +261,16 @@ def test_int8_linear_gives_the_same_bits_on_every_isa(dtype: torch.dtype, quanti
         assert_same_bits(other, first)
 
 
-def test_bytes_of_wide_activations_take_every_value(kernels: KernelLibrary) -> None:
-    """Also those half way between two high bytes, of either sign."""
-    x = torch.arange(-32512.0, 32513.0)[:, None]
-    rows = torch.cat([x, torch.full_like(x, 32512.0)], dim=1)  # the second sets the scale to 1
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.bfloat16, 127 * 256), (torch.float32, 63 * 65536)])
+def test_bytes_of_wide_activations_hold_every_integer(kernels: KernelLibrary, dtype: torch.dtype, largest: int) -> None:
+    """Above all those half way between two higher bytes, of either sign."""
+    halves = torch.arange(-largest + 128, largest, 256)
+    near = halves if dtype == torch.bfloat16 else (halves[:, None] + torch.arange(-2, 3)).flatten()
+    x = near[:, None].to(dtype)
+    rows = torch.cat([x, torch.full_like(x, largest)], dim=1)  # the second sets the scale to 1
     packed, scale = pack_linear_int8(torch.tensor([[127.0, 0.0]]))
-    y = kernels.packed_linear(rows, packed, None, 1, Int8(scale, narrow_activations=False))
-    torch.testing.assert_close(y, x * 127, rtol=1e-6, atol=0)
+    y = kernels.packed_linear(rows, packed, None, 1, Int8(scale, narrow_activations=False), float_result=True)
+    torch.testing.assert_close(y.double(), near[:, None].double() * 127, rtol=2e-7, atol=0)
 
 
 @dtypes

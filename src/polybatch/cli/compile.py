@@ -55,7 +55,7 @@ def compile_command(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="int8 or int8-weight-only (activations keep 16 bits); default: as dtype.", show_default=False
+            help="int8 or int8-weight-only (activations keep 16 bits or more); default: as dtype.", show_default=False
         ),
     ] = None,
     target: Annotated[

@@ -104,7 +104,7 @@ class Int8:
     scale: Tensor
     """float32 [N], from ``pack_linear_int8``; of experts, [E, N]."""
     narrow_activations: bool
-    """Whether each row of x becomes int8 too, or integers of 16 bits."""
+    """Whether each row of x becomes int8 too, or integers that hold it: 16 bits of bfloat16, 23 of float32."""
 
 
 def packed_linear_call(

@@ -74,10 +74,10 @@ class Int8Weights:
     """Symmetric int8 weights, one scale for each output channel (of each expert).
 
     The kernels multiply integers: with ``round_inputs`` each row of x is rounded to int8, unless the examples say that
-    this would cost the product too much; without, to 16 bits, beside which the weight's rounding is what counts. Where
-    there are examples, x is centred and scaled first (see ``int8_inputs.py``), because a few channels would otherwise
-    set the step for all, and the weight is rounded so that its product is kept (see ``int8_rounding.py``).
-    docs/benchmarks.md has what each of these is worth.
+    this would cost the product too much; without, to 16 bits (23 of float32), beside which the weight's rounding is
+    what counts. Where there are examples, x is centred and scaled first (see ``int8_inputs.py``), because a few
+    channels would otherwise set the step for all, and the weight is rounded so that its product is kept (see
+    ``int8_rounding.py``). docs/benchmarks.md has what each of these is worth.
     """
 
     round_inputs: bool

@@ -23,7 +23,7 @@ struct PolybatchLinear {
   const float* bias;   // [out_features] or null
   void* y;
   const float* scale;     // [out_features] or null
-  int64_t narrow_rows;  // int8 W only: an element of x becomes one byte (1) or two (0), row by row
+  int64_t narrow_rows;  // int8 W only: 1 = elements of x become one byte, row by row; 0 = two, or three of fp32
   int64_t float_result;
 };
 

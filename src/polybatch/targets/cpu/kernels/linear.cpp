@@ -11,16 +11,15 @@ Format float_format(const PolybatchLinear& call) {
   return call.weight_element == kPolybatchBFloat16 ? run_linear<FloatFormat<DotF32Narrow>> : run_linear<FloatFormat<DotF32>>;
 }
 
-template <class Element>
 Format int8_format(const PolybatchLinear& call) {
-  return call.narrow_rows ? run_linear<Int8Format<Element, 1>> : run_linear<Int8Format<Element, 2>>;
+  if (call.element == kPolybatchBFloat16)
+    return call.narrow_rows ? run_linear<Int8Format<BFloat16, 1>> : run_linear<Int8Format<BFloat16, 2>>;
+  return call.narrow_rows ? run_linear<Int8Format<float, 1>> : run_linear<Int8Format<float, 3>>;
 }
 
 void run(const PolybatchLinear& call, const int64_t* expert_index, int64_t experts) {
   if (call.rows == 0 || call.out_features == 0) return;
-  const Format format = call.scale == nullptr                  ? float_format(call)
-                        : call.element == kPolybatchBFloat16 ? int8_format<BFloat16>(call)
-                                                             : int8_format<float>(call);
+  const Format format = call.scale == nullptr ? float_format(call) : int8_format(call);
   format(call, expert_index, experts);
 }
 

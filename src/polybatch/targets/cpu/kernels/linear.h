@@ -124,7 +124,7 @@ extern template void run_linear<FloatFormat<DotF32>>(const PolybatchLinear&, con
 extern template void run_linear<FloatFormat<DotF32Narrow>>(const PolybatchLinear&, const int64_t*, int64_t);
 extern template void run_linear<FloatFormat<DotBF16>>(const PolybatchLinear&, const int64_t*, int64_t);
 extern template void run_linear<Int8Format<float, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
-extern template void run_linear<Int8Format<float, 2>>(const PolybatchLinear&, const int64_t*, int64_t);
+extern template void run_linear<Int8Format<float, 3>>(const PolybatchLinear&, const int64_t*, int64_t);
 extern template void run_linear<Int8Format<BFloat16, 1>>(const PolybatchLinear&, const int64_t*, int64_t);
 extern template void run_linear<Int8Format<BFloat16, 2>>(const PolybatchLinear&, const int64_t*, int64_t);
 

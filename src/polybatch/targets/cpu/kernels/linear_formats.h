@@ -2,8 +2,8 @@
 //
 //   FloatFormat        x and W fp32 or bf16 (x fp32, W either): start from bias (or 0); bf16 results are rounded once, to
 //                      nearest even
-//   Int8Format         x as integers of one or two bytes, row by row, W int8: exact int32 sums (of high and low bytes, then
-//                      256 * high + low), then sum * (row scale * column scale) + bias
+//   Int8Format         x as integers of one to three bytes, row by row, W int8: exact int32 sums (one for each byte, put together
+//                      as the bytes are), then sum * (row scale * column scale) + bias
 #pragma once
 
 #include "api.h"
@@ -76,7 +76,7 @@ struct Int8Format {
   POLYBATCH_INLINE static auto finish(const LinearOutput<Out>& out, int64_t n, int lanes) {
     return [rescale = Rescale(out, n, lanes), rows = out.row_scale](const I16 (&sums)[PARTS], int64_t row) {
       F16 sum = to_float(sums[0]);
-      if constexpr (PARTS == 2) sum = sum * broadcast(256.0f) + to_float(sums[1]);
+      for (int part = 1; part < PARTS; ++part) sum = sum * broadcast(256.0f) + to_float(sums[part]);
       return rescale(sum, broadcast(rows[row]) * rescale.scale);
     };
   }

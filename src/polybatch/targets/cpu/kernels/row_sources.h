@@ -1,4 +1,4 @@
-// Where the rows of a linear's left operand come from (see StagedRows): a matrix as it is, or as integers of one or two bytes.
+// Where the rows of a linear's left operand come from (see StagedRows): a matrix as it is, or as integers of one to three bytes.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,10 @@ class MatrixRows {
 
 inline constexpr int64_t kInt8Group = 4;  // features of a quantized row are padded to whole groups
 
-// The same rows as integers q = round(x * kLargest / largest |x| of the row), to nearest even; x is about q * scale. One part
-// holds them as bytes q + 128; two parts hold q = 256 * high + low as two rows of bytes, high + 128 and then low + 128.
-// A row whose largest |x| is below 1e-30 becomes 0. The arithmetic is the same on every instruction set.
+// The same rows as integers q = round(x * kLargest / largest |x| of the row), to nearest even; x is about q * scale. They are
+// held as PARTS rows of bytes, high ones first: q = ((part 0) * 256 + part 1) * 256 + ..., each part -128 .. 127 with 128 added.
+// Three parts keep what float32 holds. A row whose largest |x| is below 1e-30 becomes 0. The arithmetic is the same on every
+// instruction set.
 template <class Element, int PARTS>
 class QuantizedRows {
  public:
@@ -69,18 +70,20 @@ class QuantizedRows {
   }
 
  private:
-  static constexpr float kLargest = PARTS == 1 ? 127.0f : 127.0f * 256.0f;
+  // Portable rounding to integers ends at 2^22.
+  static constexpr float kLargest = PARTS == 1 ? 127.0f : PARTS == 2 ? 127.0f * 256.0f : 63.0f * 65536.0f;
 
   POLYBATCH_INLINE static void store_parts(uint8_t* to, int64_t part, F16 x) {
-    const F16 q = round_to_integer(x);
-    if constexpr (PARTS == 1) {
-      store_offset_bytes(to, q);
-    } else {
-      // A quarter more, so that no q lies half way: low is -128 .. 127.
-      const F16 high = round_to_integer((q + broadcast(0.25f)) * broadcast(1.0f / 256.0f));
-      store_offset_bytes(to, high);
-      store_offset_bytes(to + part, q - high * broadcast(256.0f));
+    F16 rest = round_to_integer(x);
+    float unit = PARTS == 3 ? 65536.0f : 256.0f;
+    // `half` more: what is left has to fit into the parts below, -128 .. 127 each, and no sum lies half way.
+    float half = PARTS == 3 ? 128.5f : 0.5f;
+    for (int i = 0; i < PARTS - 1; ++i, unit /= 256.0f, half = 0.5f) {
+      const F16 high = round_to_integer((rest + broadcast(half)) * broadcast(1.0f / unit));
+      store_offset_bytes(to + i * part, high);
+      rest = rest - high * broadcast(unit);
     }
+    store_offset_bytes(to + (PARTS - 1) * part, rest);
   }
 
   MatrixRows<Element> x_;
