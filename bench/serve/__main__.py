@@ -4,6 +4,7 @@ Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ...
 is served twice: as it is (fixed; target cpu leaves out padding rows), and with padding rows run as on targets of fixed
 shapes (padded). All are served over HTTP and get the same requests at the same times. The part overhead compares a
 server with the engine in process.
+The servers take turns, so that a slow minute of the machine hits all of them.
 Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
 again keep their figures in OUT.
 """
@@ -11,10 +12,12 @@ again keep their figures in OUT.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
 import sys
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from bench.programs import ProgramSpec, compile_spec
 from bench.results import write_results
 from bench.serve import report
 from bench.serve.arrivals import ARRIVALS, times
+from bench.serve.client import Outcome
 from bench.serve.load import asks, send, send_at_once
 from bench.serve.overhead import Overhead, measure
 from bench.serve.results import Limits, Run, summarize
@@ -42,43 +46,63 @@ PARTS = ("rates", "saturation", "overhead")
 def main() -> None:
     options = _parser().parse_args()
     earlier, overhead = _earlier(options.out)
-    runs = {(run.program, run.arrivals, run.rate): run for run in earlier}
+    runs = {_key(run): run for run in earlier}
     if "overhead" in options.only:
         with held(options.lock, exclusive=True):
             overhead = measure(_program("dynamic", options), options.load, options.rounds, options.threads)
     if set(options.only) & {"rates", "saturation"}:
-        for name in options.programs:
-            program = _program(name, options)
-            runs |= {(run.program, run.arrivals, run.rate): run for run in _loads(name, program, options)}
-    ordered = sorted(runs.values(), key=lambda run: (run.arrivals == "burst", run.rate or math.inf, run.program))
+        runs |= {_key(run): run for run in _loads(options)}
+    ordered = sorted(
+        runs.values(), key=lambda run: (run.precision, run.arrivals == "burst", run.rate or math.inf, run.program)
+    )
     lines = [*(report.runs(ordered) if runs else []), "", *(report.overhead(overhead) if overhead else [])]
     print("\n".join(lines))
     _write(ordered, overhead, lines, options)
 
 
-def _loads(name: str, program: Path, options: argparse.Namespace) -> list[Run]:
-    """Every load on one server; the lock is held for one load at a time."""
-    runs = []
+def _key(run: Run) -> tuple[str, str, str, float | None]:
+    return run.precision, run.program, run.arrivals, run.rate
+
+
+def _loads(options: argparse.Namespace) -> list[Run]:
+    """Every load on every server."""
+    programs = {name: _program(name, options) for name in options.programs}
     limits = Limits(options.first_ms, options.between_ms)
-    with Served(program, options.threads, padded=name == "padded") as served:
-        send_at_once(served.port, asks(WARM_UP))
-        for arrivals in options.arrivals if "rates" in options.only else ():
-            for rate in options.rates:
-                at = times(arrivals, rate, options.seconds, options.seed, options.burst)
-                load = Load(len(at), options.load.prompt_tokens, options.load.new_tokens)
-                with held(options.lock, exclusive=True):
-                    runs.append(summarize(name, arrivals, rate, send(served.port, asks(load), at), limits))
+    runs = []
+    with contextlib.ExitStack() as opened:
+        ports = {
+            name: opened.enter_context(Served(program, options.threads, padded=name == "padded")).port
+            for name, program in programs.items()
+        }
+        for port in ports.values():
+            send_at_once(port, asks(WARM_UP))
+        for arrivals, rate in _offered(options):
+            for name, turns in _by_turns(ports, arrivals, rate, options).items():
+                runs.append(summarize(options.precision, name, arrivals, rate, turns, limits))
                 print(runs[-1], file=sys.stderr)
-        for _ in range(options.rounds if "saturation" in options.only else 0):
+    return runs
+
+
+def _offered(options: argparse.Namespace) -> list[tuple[str, float | None]]:
+    """Arrivals and rates; None: all requests at once."""
+    rates = [(arrivals, rate) for arrivals in options.arrivals for rate in options.rates]
+    return [*(rates if "rates" in options.only else ()), *([("burst", None)] if "saturation" in options.only else ())]
+
+
+def _by_turns(
+    ports: Mapping[str, int], arrivals: str, rate: float | None, options: argparse.Namespace
+) -> dict[str, list[list[Outcome]]]:
+    """What came of one load, turn by turn; the lock is held for one turn of one server at a time."""
+    turns: dict[str, list[list[Outcome]]] = {name: [] for name in ports}
+    for turn in range(options.rounds):
+        at = [0.0] * options.load.requests
+        if rate is not None:
+            at = times(arrivals, rate, options.seconds / options.rounds, options.seed + turn, options.burst)
+        requests = asks(Load(len(at), options.load.prompt_tokens, options.load.new_tokens))
+        for name, port in ports.items():
             with held(options.lock, exclusive=True):
-                runs.append(summarize(name, "burst", None, send_at_once(served.port, asks(options.load)), limits))
-            print(runs[-1], file=sys.stderr)
-    return _median_of_saturation(runs)
-
-
-def _median_of_saturation(runs: list[Run]) -> list[Run]:
-    full = sorted((run for run in runs if run.rate is None), key=lambda run: run.tokens_per_s)
-    return [*(run for run in runs if run.rate is not None), *full[len(full) // 2 : len(full) // 2 + 1]]
+                turns[name].append(send(port, requests, at))
+    return turns
 
 
 def _program(name: str, options: argparse.Namespace) -> Path:
@@ -103,14 +127,14 @@ def _earlier(folder: Path) -> tuple[list[Run], Overhead | None]:
 
 
 def _write(runs: list[Run], overhead: Overhead | None, lines: list[str], options: argparse.Namespace) -> None:
-    settings = {"precision": options.precision, "threads": options.threads, "date": date.today().isoformat()}
+    settings = {"threads": options.threads, "date": date.today().isoformat()}
     data = {"machine": machine(), "settings": settings, "runs": [run.to_json() for run in runs]}
     data["overhead"] = overhead.to_json() if overhead else None
     write_results(options.out, "serve", data, lines)
     if importlib.util.find_spec("matplotlib") is not None and any(run.rate for run in runs):
         from bench.serve.plots import plot_runs
 
-        plot_runs(runs, options.out / "serve.png")
+        plot_runs([run for run in runs if run.precision == runs[0].precision], options.out / "serve.png")
 
 
 def _load(text: str) -> Load:
@@ -124,11 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--programs", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--arrivals", nargs="+", choices=ARRIVALS, default=list(ARRIVALS))
     parser.add_argument("--rates", nargs="+", type=float, default=[0.25, 0.5, 1, 2, 4, 8], help="requests per second")
-    parser.add_argument("--seconds", type=float, default=30, help="of arrivals, per rate")
+    parser.add_argument("--seconds", type=float, default=30, help="of arrivals, per rate, in all rounds together")
     parser.add_argument("--burst", type=int, default=16, help="requests per burst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--load", type=_load, default=Load(64, 128, 64), metavar="REQUESTS,PROMPT,NEW")
-    parser.add_argument("--rounds", type=int, default=5, help="of saturation and of overhead")
+    parser.add_argument("--rounds", type=int, default=5, help="turns that the servers take under each load")
     parser.add_argument("--first-ms", type=float, default=1000, help="a good request's first token")
     parser.add_argument("--between-ms", type=float, default=50, help="a good request's mean time between tokens")
     parser.add_argument("--model", help="Hugging Face directory or hub id")

@@ -15,8 +15,8 @@ from polybatch.targets.cpu.padding import LiveStep, StepArrays
 
 def whole_step(arrays: StepArrays) -> LiveStep:
     """All of a step, live or not."""
-    wanted = arrays[3]
-    return LiveStep(arrays, np.arange(len(wanted)), (wanted.shape[0], wanted.shape[1]))
+    rows, columns = arrays[3].shape
+    return LiveStep(arrays, (np.arange(rows)[:, None], np.arange(columns)[None]), (rows, columns))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ class Run:
 
     program: "dynamic", "fixed" or "padded".
     good: requests per second that kept to the limits. tokens_per_s: from the first request sent to the last token.
+    seconds: the same of all turns together.
     """
 
+    precision: str
     program: str
     arrivals: str
     rate: float | None
@@ -43,19 +45,28 @@ class Run:
         return asdict(self)
 
 
-def summarize(program: str, arrivals: str, rate: float | None, outcomes: Sequence[Outcome], limits: Limits) -> Run:
-    """Percentiles over requests (first token) and over all tokens (time between them)."""
-    done = [outcome for outcome in outcomes if outcome.ok and outcome.arrivals]
-    seconds = max(one.ended for one in done) - min(one.sent for one in done)
+def summarize(
+    precision: str,
+    program: str,
+    arrivals: str,
+    rate: float | None,
+    turns: Sequence[Sequence[Outcome]],
+    limits: Limits,
+) -> Run:
+    """Percentiles over requests (first token) and over all tokens (time between them) of all turns."""
+    answered = [[one for one in turn if one.ok and one.arrivals] for turn in turns]
+    done = [one for turn in answered for one in turn]
+    seconds = sum(max(one.ended for one in turn) - min(one.sent for one in turn) for turn in answered if turn)
     firsts = [one.first_s * 1e3 for one in done]
     gaps = [gap * 1e3 for one in done for gap in one.gaps()]
     good = sum(_is_good(one, limits) for one in done)
     return Run(
+        precision,
         program,
         arrivals,
         rate,
-        len(outcomes),
-        len(outcomes) - len(done),
+        sum(map(len, turns)),
+        sum(map(len, turns)) - len(done),
         percentile(firsts, 50),
         percentile(firsts, 95),
         percentile(gaps, 50),

@@ -526,6 +526,28 @@ def test_drafted_tokens_have_the_bits_of_single_steps(kernels: KernelLibrary, dt
 
 
 @dtypes
+@pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "window", "sinks", "several_chunks"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_neighbouring_rows_of_one_slot_are_one_sequence(
+    kernels: KernelLibrary, dtype: torch.dtype, geometry: str, threads: int
+) -> None:
+    layer = Layer(kernels, dtype, GEOMETRIES[geometry])
+    lengths = [layer.g.ctx_len - 30, 60, 0]
+    tokens = [25, 1, 4]
+    caches = [layer.cache([*lengths, *[0] * (layer.g.slots - 3)]) for _ in range(2)]
+    ragged = [(slot, [p]) for slot in (2, 0, 1) for p in range(lengths[slot], lengths[slot] + tokens[slot])]
+    out = with_threads(kernels, threads, lambda: layer.step(caches[0], [*ragged, (1, [-1]), (4 % layer.g.slots, [-1])]))
+    begin = 0
+    for slot in (2, 0, 1):
+        live = list(range(lengths[slot], lengths[slot] + tokens[slot]))
+        alone = layer.step(caches[1], [(slot, live)])[0]
+        assert_same_bits(out[begin : begin + len(live), 0], alone)
+        begin += len(live)
+    assert not out[begin:].any()
+    assert_same_bits(caches[0], caches[1])
+
+
+@dtypes
 def test_a_batch_of_no_live_rows_is_legal(kernels: KernelLibrary, dtype: torch.dtype) -> None:
     layer = Layer(kernels, dtype, Geometry())
     cache = layer.cache([5] * 5)

@@ -36,8 +36,11 @@ def test_live_tokens_get_the_logits_of_the_whole_step(data: st.DataObject) -> No
     arrays = step_of(live, tokens, logits)
     cropped = live_step(arrays)
     ids, positions, slots, wanted = cropped.arrays
-    assert ids.shape == positions.shape == (len(slots), max(max(live), 1))
-    assert len(ids) == max(1, sum(count > 0 for count in live))
+    assert ids.shape == positions.shape and len(slots) == len(ids)
+    if logits == tokens:
+        assert ids.size == max(1, sum(live))
+    else:
+        assert ids.shape == (max(1, sum(count > 0 for count in live)), max(max(live), 1))
     assert wanted.min() >= 0 and wanted.max() < ids.shape[1]
     whole = cropped.whole_logits(logits_of(ids, wanted))
     expected = logits_of(arrays[0], arrays[3]).numpy()
@@ -54,3 +57,11 @@ def test_a_step_without_padding_is_passed_on_as_it_is() -> None:
         np.testing.assert_array_equal(kept, given_array)
     logits = logits_of(arrays[0], arrays[3])
     assert cropped.whole_logits(logits).ctypes.data == logits.data_ptr()
+
+
+def test_rows_of_different_lengths_run_token_by_token() -> None:
+    ids, positions, slots, wanted = live_step(step_of([3, 0, 1], 4, 4)).arrays
+    assert ids[:, 0].tolist() == [0, 1, 2, 8]
+    assert positions[:, 0].tolist() == [0, 1, 2, 0]
+    assert slots[:, 0].tolist() == [0, 0, 0, 2]
+    assert wanted[:, 0].tolist() == [0, 0, 0, 0]

@@ -1,6 +1,7 @@
 """Leaves padding out of a step: the graph is symbolic in rows and tokens, so only live ones need to run.
 
-A row's arithmetic does not depend on what else runs, so its logits keep their bits.
+A row's arithmetic does not depend on what else runs, so its logits keep their bits. Where rows have different numbers
+of live tokens, each token runs as a row of its own: attention takes neighbouring rows of one slot for one sequence.
 """
 
 from __future__ import annotations
@@ -15,38 +16,48 @@ from polybatch.targets.base import Float32Array, Int64Array
 
 StepArrays = tuple[Int64Array, Int64Array, Int64Array, Int64Array]
 """input_ids [b, s], position_ids [b, s], batch_index [b, 1], logits_index [b, n]."""
+_Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class LiveStep:
-    """The live rows of a step up to its last live token, and where their logits belong in the whole step's."""
+    """What runs of a step, and where its logits belong in the whole step's."""
 
     arrays: StepArrays
-    rows: NDArray[np.intp]
+    place: tuple[_Indices, _Indices]
+    """Row and column in the whole step's logits of all that are computed, as two arrays that broadcast to these."""
     shape: tuple[int, int]
     """Rows and logits per row of the whole step."""
 
     def whole_logits(self, logits: torch.Tensor) -> Float32Array:
-        """Logits [live rows, live columns, vocab] as those of the whole step; 0 where there was padding."""
-        count, columns, vocab = logits.shape
-        if (count, columns) == self.shape:
+        """Logits [rows, columns, vocab] of what ran as those of the whole step; 0 where nothing ran."""
+        *computed, vocab = logits.shape
+        if tuple(computed) == self.shape:
             return logits.numpy()
         whole = np.zeros((*self.shape, vocab), np.float32)  # pages that nobody writes cost nothing
-        target = torch.from_numpy(whole)[:, :columns]
-        if (self.rows == np.arange(count)).all():
-            target[:count] = logits
-        else:
-            target[torch.from_numpy(self.rows)] = logits
+        whole[self.place] = logits.numpy()
         return whole
 
 
 def live_step(arrays: StepArrays) -> LiveStep:
-    """What of a step has to run: its live rows and columns, or its first token where all of it is padding."""
+    """What of a step has to run: its live tokens, or its first one where all of it is padding."""
     ids, positions, slots, wanted = arrays
     live = positions >= 0
     live[0, 0] |= not live.any()
     rows = np.flatnonzero(live.any(axis=1))
     tokens = int(np.flatnonzero(live.any(axis=0))[-1]) + 1
+    all_wanted = wanted.shape == ids.shape and bool((wanted == np.arange(ids.shape[1])).all())
+    if all_wanted and np.count_nonzero(live) < len(rows) * tokens:
+        return _token_by_token(arrays, live)
     columns = int(np.count_nonzero((wanted[rows] < tokens).any(axis=0)))  # they ascend along a row
     kept = np.minimum(wanted[rows, :columns], tokens - 1)
-    return LiveStep((ids[rows, :tokens], positions[rows, :tokens], slots[rows], kept), rows, wanted.shape)
+    place = rows[:, None], np.arange(columns)[None]
+    return LiveStep((ids[rows, :tokens], positions[rows, :tokens], slots[rows], kept), place, wanted.shape)
+
+
+def _token_by_token(arrays: StepArrays, live: NDArray[np.bool_]) -> LiveStep:
+    """Every live token as a row, where the logits of all are wanted."""
+    ids, positions, slots, wanted = arrays
+    rows, tokens = (index[:, None] for index in np.nonzero(live))
+    only = np.zeros_like(tokens)
+    return LiveStep((ids[rows, tokens], positions[rows, tokens], slots[rows[:, 0]], only), (rows, tokens), wanted.shape)

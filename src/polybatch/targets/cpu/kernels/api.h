@@ -35,7 +35,7 @@ struct PolybatchExpertLinear {
   int64_t experts;
 };
 
-// See attention.cpp. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous.
+// See attention.cpp. Where tokens is 1, neighbouring rows may have one slot. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous.
 struct PolybatchSlotAttention {
   int64_t element;
   int64_t batch, heads, kv_heads, tokens, head_dim, value_dim;

@@ -2,7 +2,9 @@
 // live positions of its own slot. Cache layout: cache_layout.h.
 //
 // A query at position p sees positions max(0, p - window + 1) .. p. Score = (q . k) * scale, then softcap * tanh(score /
-// softcap) if asked, in fp32. A token with position -1 is padding: it writes nothing and its output is 0.
+// softcap) if asked, in fp32. A token with position -1 is padding: it writes nothing and its output is 0. In a call of one
+// token per row, neighbouring rows of one slot are one sequence, and see each other like the tokens of a row: that is how
+// rows of different lengths run without padding.
 //
 // Order of arithmetic for one output row, whatever the batch, tokens, tiles and threads: positions go by blocks of kBlock
 // aligned at 0 (attention_tile.h), blocks by chunks of kChunk aligned at 0; each chunk starts from an empty state, and
@@ -65,7 +67,7 @@ class SlotAttention {
 
   // The tokens that nobody but this item reads.
   void write_tokens(const Item& item) const {
-    for (int64_t s = 0; s < call_.args.tokens; ++s) {
+    for (int64_t s = 0; s < item.tokens; ++s) {
       const int64_t p = call_.position(item.batch, s);
       const bool mine = p < 0 ? item.chunk_end * kChunk >= item.end
                               : p >= item.chunk_begin * kChunk && p < item.chunk_end * kChunk;
@@ -101,7 +103,7 @@ class SlotAttention {
   AttentionRows<Dot> rows_of(const Item& item, Workspace& work) const {
     work.rows.clear();
     int64_t row = 0;
-    for (int64_t s = 0; s < call_.args.tokens; ++s) {  // token-major: the rows of a tile have close positions
+    for (int64_t s = 0; s < item.tokens; ++s) {  // token-major: the rows of a tile have close positions
       const int64_t p = call_.position(item.batch, s);
       if (p < 0) continue;
       for (int64_t g = 0; g < call_.group; ++g, ++row)
@@ -185,9 +187,10 @@ void slot_attention(const PolybatchSlotAttention& args) {
 
 void polybatch_slot_attention(const PolybatchSlotAttention* call) {
   if (call->batch == 0 || call->tokens == 0) return;
-  if (call->element == kPolybatchBFloat16) {
-    polybatch::slot_attention<polybatch::DotBF16>(*call);
+  const PolybatchSlotAttention args = polybatch::over_rows(*call);
+  if (args.element == kPolybatchBFloat16) {
+    polybatch::slot_attention<polybatch::DotBF16>(args);
   } else {
-    polybatch::slot_attention<polybatch::DotF32>(*call);
+    polybatch::slot_attention<polybatch::DotF32>(args);
   }
 }

@@ -1,4 +1,5 @@
-// The arguments of one slot_attention call by role: where a token's q, k, v and output lie, what it sees.
+// The arguments of one slot_attention call by role: where a token's q, k, v and output lie, what it sees. Token s of b is
+// that of row b, and in a call of one token per row that of row b + s.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +14,21 @@ namespace polybatch {
 inline int64_t position_of(const PolybatchSlotAttention& args, int64_t b, int64_t s) {
   return args.position_ids[b * args.position_batch_stride + s * args.position_token_stride];
 }
+inline int64_t slot_of(const PolybatchSlotAttention& args, int64_t b) { return args.batch_index[b * args.batch_index_stride]; }
+
 // The first position that a query at p sees; it sees all from there to p.
 inline int64_t first_seen(const PolybatchSlotAttention& args, int64_t p) {
   return args.window > 0 ? std::max<int64_t>(0, p - args.window + 1) : 0;
+}
+
+// The same call with token strides that lead to the next row where a row has but one token.
+inline PolybatchSlotAttention over_rows(PolybatchSlotAttention args) {
+  if (args.tokens == 1) {
+    args.q_token_stride = args.q_batch_stride, args.k_token_stride = args.k_batch_stride;
+    args.v_token_stride = args.v_batch_stride, args.rope_token_stride = args.rope_batch_stride;
+    args.position_token_stride = args.position_batch_stride;
+  }
+  return args;
 }
 
 template <class Dot>
@@ -62,7 +75,7 @@ struct AttentionCall {
 
  private:
   Element* slot(int64_t b) const {
-    return static_cast<Element*>(args.cache) + args.batch_index[b * args.batch_index_stride] * args.slot_elements;
+    return static_cast<Element*>(args.cache) + slot_of(args, b) * args.slot_elements;
   }
   void copy_head(const Element* x, int64_t b, int64_t s, Element* to) const {
     if (args.rope_cos == nullptr) {

@@ -1,5 +1,6 @@
 // How the work of a slot_attention call is cut: into items, which threads take in contiguous ranges of equal cost.
 //
+// A sequence is a row of the call, or in a call of one token per row all neighbouring rows of one slot.
 // Enough sequences and K/V heads: an item is one of these pairs, whole. Too few for the threads: a pair of few rows is cut
 // by chunks of positions, whose states are merged left to right by whichever thread finishes the last one; a pair of many
 // rows (a prefill chunk) is cut by rows. The cut never changes a row's arithmetic.
@@ -16,7 +17,7 @@ namespace polybatch {
 inline constexpr int kRowBlock = 60;  // query rows whose state stays in the L1 cache beside a block of K and V
 
 struct Item {
-  int64_t batch, kv_head;
+  int64_t batch, tokens, kv_head;  // the first row of the sequence, and its tokens from there on
   int64_t row_begin, row_end;      // of the live rows of this sequence and K/V head
   int64_t first, end;              // positions that some row of the sequence sees
   int64_t chunk_begin, chunk_end;
@@ -43,16 +44,15 @@ class AttentionPlan {
     items.clear(), splits.clear(), sequences_.clear();
     rows_are_cut = false;
     int64_t pairs = 0;
-    for (int64_t b = 0; b < args.batch; ++b) {
-      sequences_.push_back(sequence(args, b));
+    for (int64_t b = 0; b < args.batch; b += args.tokens == 1 ? sequences_.back().tokens : 1) {
+      sequences_.push_back(sequence(args, b, args.tokens == 1 ? rows_of_one_slot(args, b) : args.tokens));
       if (sequences_.back().rows > 0) pairs += args.kv_heads;
     }
     constexpr int64_t kItemsPerThread = 4;
     const bool cut = threads > 1 && pairs < kItemsPerThread * threads;
-    for (int64_t b = 0; b < args.batch; ++b)
+    for (const Sequence& q : sequences_)
       for (int64_t h = 0; h < args.kv_heads; ++h) {
-        const Sequence& q = sequences_[b];
-        const Item whole{b, h, 0, q.rows, q.first, q.end, q.first / kChunk, (q.end + kChunk - 1) / kChunk};
+        const Item whole{q.batch, q.tokens, h, 0, q.rows, q.first, q.end, q.first / kChunk, (q.end + kChunk - 1) / kChunk};
         if (cut && q.rows > kRowBlock) {
           add_row_blocks(whole);
         } else if (cut && whole.chunk_end - whole.chunk_begin > 1) {
@@ -68,19 +68,26 @@ class AttentionPlan {
 
  private:
   struct Sequence {
-    int64_t rows, first, end;
+    int64_t batch, tokens;
+    int64_t rows, first, end;  // as of an item
   };
 
-  static Sequence sequence(const PolybatchSlotAttention& args, int64_t b) {
+  static int64_t rows_of_one_slot(const PolybatchSlotAttention& args, int64_t b) {
+    int64_t rows = 1;
+    while (b + rows < args.batch && slot_of(args, b + rows) == slot_of(args, b)) ++rows;
+    return rows;
+  }
+
+  static Sequence sequence(const PolybatchSlotAttention& args, int64_t b, int64_t tokens) {
     int64_t live = 0, first = args.ctx_len, end = 0;
-    for (int64_t s = 0; s < args.tokens; ++s) {
+    for (int64_t s = 0; s < tokens; ++s) {
       const int64_t p = position_of(args, b, s);
       if (p < 0) continue;
       ++live;
       first = std::min(first, first_seen(args, p));
       end = std::max(end, p + 1);
     }
-    return {live * (args.heads / args.kv_heads), live ? first : 0, end};
+    return {b, tokens, live * (args.heads / args.kv_heads), live ? first : 0, end};
   }
 
   void add(Item item) {
