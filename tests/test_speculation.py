@@ -71,6 +71,22 @@ def test_a_step_gives_the_logits_after_every_drafted_token(program: Program, dra
                 assert same_logits(program, together[slot][column], alone)
 
 
+def test_rows_of_different_lengths_have_the_logits_and_the_cache_of_single_steps(program: Program) -> None:
+    lengths = {2: 1, 0: 4, 3: 2}
+    with program.session() as together, program.session() as alone:
+        for session in (together, alone):
+            for slot in lengths:
+                prefill(session, program.table, PROMPTS[slot], slot)
+        live = {slot: (list(range(40, 40 + count)), len(PROMPTS[slot])) for slot, count in lengths.items()}
+        logits = verify(together, program, live, 3)
+        for slot, (tokens, start) in live.items():
+            for column, token in enumerate(tokens):
+                single = decode(alone, program.table, {slot: (token, start + column)})[slot]
+                assert same_logits(program, logits[slot][column], single)
+            for one, other in zip(cells(together)[slot], cells(alone)[slot], strict=True):
+                assert same_logits(program, one.numpy(), other.numpy())
+
+
 def test_a_partial_proposal_writes_its_own_tokens_and_a_longer_one_follows(program: Program) -> None:
     """Case 6, with a neighbour in the batch and another outside of it."""
     with program.session() as session:

@@ -1,7 +1,9 @@
 """The choice of K from acceptance and step times."""
 
+import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from engine_harness import Harness
 from engine_mock import mock_program
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 from speculation.mock_scripts import always_right, always_wrong, continuation
 
-from polybatch.engine.speculation.choice import AdaptiveLength, Chance, best_length
+from polybatch.engine.speculation.choice import AdaptiveLength, Chance, best_length, best_lengths
 from polybatch.engine.speculation.costs import StepCosts
 from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
 from polybatch.engine.speculation.proposal import Proposal
@@ -197,11 +199,14 @@ def test_what_would_gain_less_than_a_tenth_is_not_verified():
     rows = table(batches=(1,))
     asks, proposals = [SimpleNamespace(request_id=0, limit=3)], [Proposal((1, 2, 3))]
     for cost, chosen in ((17.0, 3), (18.0, 0)):  # 1.875 tokens for one, at an even chance
+        costs = StepCosts(rows, timed(rows, {(1, 0): 10.0, (1, 3): cost, (1, 7): 99.0}), LENGTHS, skips_padding=False)
+        assert AdaptiveLength(costs, LENGTHS).to_verify(asks, proposals) == [chosen]
+    for cost, chosen in ((20.5, 1), (21.5, 0)):  # 1.5 tokens for one, for a third of what is between 10 and cost
         costs = StepCosts(rows, timed(rows, {(1, 0): 10.0, (1, 3): cost, (1, 7): 99.0}), LENGTHS, skips_padding=True)
-        assert AdaptiveLength(costs, LENGTHS).to_verify(asks, proposals) == chosen
+        assert AdaptiveLength(costs, LENGTHS).to_verify(asks, [Proposal((1,))]) == [chosen]
 
 
-@pytest.mark.parametrize(("skips_padding", "chosen"), [(True, 3), (False, 0)])
+@pytest.mark.parametrize(("skips_padding", "chosen"), [(True, [3, 0, 0, 0]), (False, [0] * 4)])
 def test_rows_without_a_proposal_cost_nothing_more_where_padding_is_left_out(skips_padding, chosen):
     rows = table(batches=(4,))
     times = timed(rows, {(4, 0): 10.0, (4, 3): 22.0, (4, 7): 99.0})  # of 4, 16 and 32 tokens; 7 tokens: 13
@@ -210,8 +215,36 @@ def test_rows_without_a_proposal_cost_nothing_more_where_padding_is_left_out(ski
     asks = [SimpleNamespace(request_id=i, limit=3) for i in range(4)]
     for _ in range(40):
         estimates.score(0, Proposal((1, 2, 3)), 3, (1, 2, 3, 4))
-    assert costs.of_proposals([3, 0, 0, 0])[3] == (13.0 if skips_padding else 22.0)
     assert estimates.to_verify(asks, [Proposal((1, 2, 3)), *[Proposal(())] * 3]) == chosen
+
+
+def test_where_padding_is_left_out_every_row_has_a_length_of_its_own():
+    rows = table(batches=(1, 4))
+    times = timed(rows, {(1, 0): 8.0, (1, 3): 9.0, (1, 7): 11.0, (4, 0): 9.0, (4, 3): 15.0, (4, 7): 24.0})
+    choice = AdaptiveLength(StepCosts(rows, times, LENGTHS, skips_padding=True), LENGTHS)
+    asks = [SimpleNamespace(request_id=i, limit=7) for i in range(5)]
+    for _ in range(60):
+        for good in (0, 4):
+            choice.score(good, Proposal((1,) * 7, evidence=3), 7, (1,) * 8)
+        choice.score(1, Proposal((1,) * 7, evidence=1), 7, (2,))
+    proposals = [Proposal((1,) * 7, evidence=evidence) for evidence in (3, 1, 1, 1, 3)]
+    assert choice.to_verify(asks, proposals) == [7, 0, 0, 0, 7]  # four rows, then one
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0])), min_size=1, max_size=4),
+    st.lists(st.floats(0, 5), min_size=13, max_size=13),
+)
+def test_no_other_lengths_promise_more(rows, steps):
+    chances = [Chance(*row) for row in rows]
+    costs = 10.0 + np.cumsum(steps)[: 1 + sum(chance.length for chance in chances)]
+
+    def speed(lengths):
+        pairs = zip(chances, lengths, strict=True)
+        return sum(expected_tokens(chance.rate, length) for chance, length in pairs) / costs[sum(lengths)]
+
+    others = itertools.product(*(range(chance.length + 1) for chance in chances))
+    assert speed(best_lengths(chances, costs)) == pytest.approx(max(map(speed, others)))
 
 
 def test_unknown_draft_times_are_a_share_of_a_step():
@@ -251,14 +284,12 @@ ASK = SimpleNamespace(request_id=0, limit=7)
 
 class KnownCosts:
     measured = True
+    skips_padding = False
 
     def __init__(self, by_length):
         self._by_length = by_length
 
     def by_length(self, rows):
-        return self._by_length
-
-    def of_proposals(self, proposed):
         return self._by_length
 
 
@@ -268,7 +299,7 @@ def test_free_drafts_that_never_pay_are_asked_for_now_and_then():
     for _ in range(100):
         asked.append(choice.to_draft([ASK], 0.0))
         if asked[-1]:
-            assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == 0
+            assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [0]
     assert asked[:32] == [7] * 32
     assert asked[60:68].count(7) == 2
 
@@ -279,5 +310,5 @@ def test_a_free_draft_that_pays_ends_the_rest():
         choice.to_draft([ASK], 0.0)  # nothing to verify
     while not choice.to_draft([ASK], 0.0):
         pass
-    assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == 7
+    assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [7]
     assert [choice.to_draft([ASK], 0.0) for _ in range(5)] == [7] * 5

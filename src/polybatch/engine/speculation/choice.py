@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polybatch.engine.speculation.costs import StepCosts
 from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
@@ -30,8 +34,8 @@ class LengthChoice(Protocol):
         """The most tokens to draft for each row; one more for all rows costs ``draft_ms`` (None: unknown)."""
         ...
 
-    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
-        """The most tokens of each proposal to verify."""
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> list[int]:
+        """How many tokens of each proposal to verify, at most."""
         ...
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
@@ -52,8 +56,8 @@ class FixedLength:
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         return self._drafted
 
-    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
-        return self._drafted
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> list[int]:
+        return [self._drafted] * len(proposals)
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
         """There is nothing to learn."""
@@ -64,6 +68,9 @@ class FixedLength:
 
 class AdaptiveLength:
     """The K of the table with the most expected tokens per millisecond, K=0 included.
+
+    Where a step costs what its live tokens cost, every row gets a K of its own: the tokens that are likeliest to be
+    accepted, of whichever row, are verified for as long as each adds more than it costs.
 
     Before drafting, its cost counts and the proposals are taken to be as long as they may be; once they are there, what
     they cost is spent. Drafting that is free is asked for even where it has not paid: a proposal that is not
@@ -92,17 +99,31 @@ class AdaptiveLength:
         self._probing = self._steps_without > _PROBE_STEPS
         return next(length for length in self._lengths if length) if self._probing else drafted
 
-    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> int:
-        if self._probing:
-            return max(len(proposal) for proposal in proposals)
+    def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> list[int]:
+        longest = max(len(proposal) for proposal in proposals)
+        if self._probing or not longest:
+            return [longest] * len(proposals)
         chances = [
             Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
-        costs = self._costs.of_proposals([chance.length for chance in chances])
-        best = self._best(chances, {length: ms if not length else _MARGIN * ms for length, ms in costs.items()})
-        if best:
+        if self._costs.skips_padding:
+            best = self._by_row(chances, longest)
+        else:
+            costs = self._costs.by_length(len(asks))
+            dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
+            best = [self._best(chances, dearer)] * len(chances)
+        if any(best):
             self._steps_without = 0
+        return best
+
+    def _by_row(self, chances: Sequence[Chance], longest: int) -> list[int]:
+        best: list[int] = []
+        for rows in self._costs.parts(len(chances), longest):
+            part = chances[len(best) : len(best) + rows]
+            costs = self._costs.of_tokens(rows, rows + sum(chance.length for chance in part))
+            costs[1:] *= _MARGIN
+            best += best_lengths(part, costs)
         return best
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
@@ -136,3 +157,16 @@ def best_length(chances: Sequence[Chance], costs: Mapping[int, float]) -> int | 
         for drafted, cost in costs.items()
     }
     return min(speeds, key=lambda drafted: (-speeds[drafted], drafted), default=None)
+
+
+def best_lengths(chances: Sequence[Chance], costs: NDArray[np.float64]) -> list[int]:
+    """Each row's K with the most expected tokens per cost of a step over these rows, the fewest of equals.
+
+    costs: of a step with 0, 1, 2 ... drafted tokens in all. A row's tokens are ever less likely to be accepted, so the
+    likeliest of all rows together are always the first ones of each.
+    """
+    tokens = [(chance.rate**n, row) for row, chance in enumerate(chances) for n in range(1, chance.length + 1)]
+    tokens.sort(key=lambda token: -token[0])
+    expected = len(chances) + np.cumsum([0.0, *(probability for probability, _ in tokens)])
+    taken = Counter(row for _, row in tokens[: int(np.argmax(expected / costs))])
+    return [taken[row] for row in range(len(chances))]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polybatch.engine.protocols import SpecializationLike, TableLike
 
@@ -33,7 +34,7 @@ class StepCosts:
         self._table = table
         self._step_ms = step_ms or {}
         self._lengths = tuple(lengths)
-        self._skips_padding = skips_padding
+        self.skips_padding = skips_padding
         self._token_ms = _by_tokens(self._step_ms)
         self._known: dict[int, dict[int, float]] = {}
         self._covers: dict[tuple[int, int], Sequence[SpecializationLike]] = {}
@@ -46,44 +47,47 @@ class StepCosts:
     def by_length(self, rows: int) -> Mapping[int, float]:
         """The cost of the steps that cover ``rows`` rows with full proposals, for every K for which it is known."""
         if rows not in self._known:
-            self._known[rows] = self.of_proposals([self._lengths[-1]] * rows)
+            costs: dict[int, float] = {}
+            largest = float("inf")
+            for drafted in reversed(self._lengths):
+                cost = sum(self._step_cost(part, live * (drafted + 1)) for part, live in self._parts(rows, drafted))
+                if np.isfinite(cost):  # fewer tokens never cost more: where it was measured so, that was noise
+                    costs[drafted] = largest = min(cost, largest)
+            self._known[rows] = costs
         return self._known[rows]
 
-    def of_proposals(self, proposed: Sequence[int]) -> dict[int, float]:
-        """The same where each row has proposed so many tokens, of which K at most are verified."""
-        costs: dict[int, float] = {}
-        largest = float("inf")
-        for drafted in reversed(self._lengths):
-            cost = self._cover_cost([1 + min(drafted, tokens) for tokens in proposed], drafted)
-            if cost is not None:  # fewer tokens never cost more: where it was measured so, that was noise
-                costs[drafted] = largest = min(cost, largest)
-        return costs
+    def parts(self, rows: int, drafted: int) -> list[int]:
+        """How many of ``rows`` rows, in order, each of the steps takes that cover them at K = ``drafted``."""
+        return [live for _, live in self._parts(rows, drafted)]
 
-    def _cover_cost(self, tokens: Sequence[int], drafted: int) -> float | None:
-        """tokens: of each row."""
-        total, begin = 0.0, 0
-        for part in self._cover(len(tokens), drafted):
-            end = begin + part.batch_size
-            cost = self._step_cost(part, sum(tokens[begin:end]))
-            if cost is None:
-                return None
-            total, begin = total + cost, end
-        return total
+    def of_tokens(self, first: int, last: int) -> NDArray[np.float64]:
+        """The cost of a step of ``first`` to ``last`` live tokens where padding is left out; inf where unknown."""
+        tokens = np.arange(first, last + 1)
+        if not self._step_ms:
+            return (_FIXED_TOKENS + tokens).astype(np.float64)
+        counts, times = self._token_ms
+        return np.interp(tokens, counts, times, right=np.inf)
+
+    def _parts(self, rows: int, drafted: int) -> list[tuple[SpecializationLike, int]]:
+        """Each step of the cover, and how many of the rows it takes."""
+        dealt = []
+        for part in self._cover(rows, drafted):
+            dealt.append((part, min(rows, part.batch_size)))
+            rows -= dealt[-1][1]
+        return dealt
 
     def _cover(self, rows: int, drafted: int) -> Sequence[SpecializationLike]:
         if (rows, drafted) not in self._covers:
-            step_ms = None if self._skips_padding or not self._step_ms else self._step_ms
+            step_ms = None if self.skips_padding or not self._step_ms else self._step_ms
             self._covers[rows, drafted] = tuple(self._table.cover(rows, step_ms, proposal_len=drafted))
         return self._covers[rows, drafted]
 
-    def _step_cost(self, row: SpecializationLike, live_tokens: int) -> float | None:
-        tokens = live_tokens if self._skips_padding else row.seq_len * row.batch_size
+    def _step_cost(self, row: SpecializationLike, live_tokens: int) -> float:
+        if self.skips_padding:
+            return float(self.of_tokens(live_tokens, live_tokens)[0])
         if not self._step_ms:
-            return float(_FIXED_TOKENS + tokens)
-        if not self._skips_padding:
-            return self._step_ms.get(row)
-        counts, times = self._token_ms
-        return float(np.interp(tokens, counts, times)) if tokens <= counts[-1] else None
+            return float(_FIXED_TOKENS + row.seq_len * row.batch_size)
+        return self._step_ms.get(row, np.inf)
 
 
 def _by_tokens(step_ms: Mapping[Any, float]) -> tuple[list[int], list[float]]:
