@@ -62,7 +62,7 @@ bench: $(STAMP)
 	$(PIP) --no-deps $(DEMO_PACKAGE)
 	$(BIN)/python -m bench.peers.install
 	for name in $(BENCHMARKS); do $(BIN)/python -m bench.$$name || exit 1; done
-	$(BIN)/python -m bench.serve --precision int8 --only rates --programs dynamic padded --arrivals poisson --rates 0.25 0.5
+	$(BIN)/python -m bench.serve --precision int8 --only rates --programs dynamic padded static --arrivals poisson --rates 0.25 0.5
 	$(BIN)/python -m bench.peers.run
 	$(BIN)/python -m bench.publish
 

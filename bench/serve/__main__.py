@@ -1,10 +1,10 @@
 """``python -m bench.serve``: a server under Poisson and burst arrivals, dynamic batching against a fixed batch.
 
 Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64 (dynamic), one with 64 only, which
-is served twice: as it is (fixed; target cpu leaves out padding rows), and with padding rows run as on targets of fixed
-shapes (padded). All are served over HTTP and get the same requests at the same times. The part overhead compares a
-server with the engine in process.
-The servers take turns, so that a slow minute of the machine hits all of them.
+is served three times: as it is (fixed; target cpu leaves out padding rows), with padding rows run (padded), and with
+padding rows that attend to the whole context, as on targets of fixed shapes (static). All are served over HTTP and get
+the same requests at the same times, by turns, so that a slow minute of the machine hits all of them. The part overhead
+compares a server with the engine in process.
 Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
 again keep their figures in OUT.
 """
@@ -34,11 +34,11 @@ from bench.serve.client import Outcome
 from bench.serve.load import asks, send, send_at_once
 from bench.serve.overhead import Overhead, measure
 from bench.serve.results import Limits, Run, summarize
-from bench.serve.served import Served
+from bench.serve.served import CTX_LEN, Served
 
 SLOTS = 64
-SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,), "padded": (SLOTS,)}
-CTX_LEN = 512
+SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,), "padded": (SLOTS,), "static": (SLOTS,)}
+WHOLE = ("padded", "static")
 WARM_UP = Load(8, 128, 8)
 PARTS = ("rates", "saturation", "overhead")
 
@@ -71,7 +71,7 @@ def _loads(options: argparse.Namespace) -> list[Run]:
     runs = []
     with contextlib.ExitStack() as opened:
         ports = {
-            name: opened.enter_context(Served(program, options.threads, padded=name == "padded")).port
+            name: opened.enter_context(Served(program, options.threads, steps=name if name in WHOLE else "live")).port
             for name, program in programs.items()
         }
         for port in ports.values():

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter
 
 from bench.serve.results import Run
 
-COLORS = {"dynamic": "#30638e", "fixed": "#edae49", "padded": "#d1495b"}
+COLORS = {"dynamic": "#30638e", "fixed": "#edae49", "padded": "#d1495b", "static": "#66a182"}
 STYLES = {"poisson": "-", "burst": "--"}
 DPI = 130
 _PANELS: tuple[tuple[str, Callable[[Run], float]], ...] = (

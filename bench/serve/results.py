@@ -22,7 +22,7 @@ class Limits:
 class Run:
     """Latencies in milliseconds. rate: requests per second offered; None: all at once.
 
-    program: "dynamic", "fixed" or "padded".
+    program: "dynamic", "fixed", "padded" or "static".
     good: requests per second that kept to the limits. tokens_per_s: from the first request sent to the last token.
     seconds: the same of all turns together.
     """

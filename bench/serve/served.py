@@ -12,13 +12,19 @@ from pathlib import Path
 from types import TracebackType
 
 MODEL = "benched"
+CTX_LEN = 512
+"""Of every program that is served."""
 
 
 class Served:
-    """A server of one program on a free port; use it as a context manager. padded: see ``bench.serve.padded``."""
+    """A server of one program on a free port; use it as a context manager.
 
-    def __init__(self, program: Path, threads: int, *, padded: bool = False) -> None:
-        code = ["-m", "bench.serve.padded"] if padded else ["-c", "from polybatch.cli import main; main()"]
+    steps: "live", or one of those of ``bench.serve.padded``.
+    """
+
+    def __init__(self, program: Path, threads: int, *, steps: str = "live") -> None:
+        whole = ["-m", "bench.serve.padded", steps]
+        code = ["-c", "from polybatch.cli import main; main()"] if steps == "live" else whole
         command = [sys.executable, *code, "serve", str(program)]
         command += ["--port", "0", "--model-name", MODEL, "--threads", str(threads), "--no-prefix-cache"]
         self._process = subprocess.Popen([*command, "--max-queue", "100000"], stderr=subprocess.PIPE, text=True)
