@@ -11,8 +11,8 @@ extern "C" {
 enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 
 // y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W has `weight_element` (that of x, or
-// bf16) unless there is a scale: then W is int8, a column of it standing for scale times what is stored. With float_result y is fp32 in any case: what was summed,
-// not rounded. y is contiguous. See linear_formats.h.
+// bf16) unless there is a scale: then W is int8, a column of it standing for scale times what is stored. With float_result y
+// is fp32 in any case: what was summed, not rounded. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
   int64_t rows, in_features, out_features;
@@ -35,7 +35,8 @@ struct PolybatchExpertLinear {
   int64_t experts;
 };
 
-// See attention.cpp. Where tokens is 1, neighbouring rows may have one slot. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous.
+// See attention.cpp. q, k, v, the cache and out have `element`; the last dimension of q, k, v is contiguous. Where tokens is 1,
+// neighbouring rows may have one slot.
 struct PolybatchSlotAttention {
   int64_t element;
   int64_t batch, heads, kv_heads, tokens, head_dim, value_dim;
