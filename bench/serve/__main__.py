@@ -17,6 +17,7 @@ import importlib.util
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -30,16 +31,15 @@ from bench.programs import ProgramSpec, compile_spec
 from bench.results import write_results
 from bench.serve import report
 from bench.serve.arrivals import ARRIVALS, times
-from bench.serve.client import Outcome
 from bench.serve.load import asks, send, send_at_once
 from bench.serve.overhead import Overhead, measure
-from bench.serve.results import Limits, Run, summarize
+from bench.serve.padded import STEPS
+from bench.serve.results import Limits, Run, Turn, summarize
 from bench.serve.served import CTX_LEN, Served
 
 SLOTS = 64
 SIZES = {"dynamic": (1, 2, 4, 8, 16, 32, 64), "fixed": (SLOTS,), "padded": (SLOTS,), "static": (SLOTS,)}
-WHOLE = ("padded", "static")
-WARM_UP = Load(8, 128, 8)
+WARM_UP = Load(SLOTS, 128, 8)
 PARTS = ("rates", "saturation", "overhead")
 
 
@@ -71,7 +71,7 @@ def _loads(options: argparse.Namespace) -> list[Run]:
     runs = []
     with contextlib.ExitStack() as opened:
         ports = {
-            name: opened.enter_context(Served(program, options.threads, steps=name if name in WHOLE else "live")).port
+            name: opened.enter_context(Served(program, options.threads, steps=name if name in STEPS else "live")).port
             for name, program in programs.items()
         }
         for port in ports.values():
@@ -91,17 +91,22 @@ def _offered(options: argparse.Namespace) -> list[tuple[str, float | None]]:
 
 def _by_turns(
     ports: Mapping[str, int], arrivals: str, rate: float | None, options: argparse.Namespace
-) -> dict[str, list[list[Outcome]]]:
+) -> dict[str, list[Turn]]:
     """What came of one load, turn by turn; the lock is held for one turn of one server at a time."""
-    turns: dict[str, list[list[Outcome]]] = {name: [] for name in ports}
+    turns: dict[str, list[Turn]] = {name: [] for name in ports}
     for turn in range(options.rounds):
-        at = [0.0] * options.load.requests
+        offered, at = 0.0, [0.0] * options.load.requests
         if rate is not None:
-            at = times(arrivals, rate, options.seconds / options.rounds, options.seed + turn, options.burst)
+            offered = options.seconds / options.rounds
+            if arrivals == "burst":  # whole periods of them
+                offered = options.burst / rate * math.ceil(offered * rate / options.burst)
+            at = times(arrivals, rate, offered, options.seed + turn, options.burst)
         requests = asks(Load(len(at), options.load.prompt_tokens, options.load.new_tokens))
         for name, port in ports.items():
             with held(options.lock, exclusive=True):
-                turns[name].append(send(port, requests, at))
+                started = time.perf_counter()
+                outcomes = send(port, requests, at)
+                turns[name].append(Turn(max(offered, time.perf_counter() - started), outcomes))
     return turns
 
 
@@ -123,7 +128,8 @@ def _earlier(folder: Path) -> tuple[list[Run], Overhead | None]:
         return [], None
     data = json.loads(path.read_text(encoding="utf-8"))
     overhead = Overhead(**data["overhead"]) if data["overhead"] else None
-    return [Run(**run) for run in data["runs"]], overhead
+    precision = {"precision": data["settings"].get("precision")}  # once of all runs
+    return [Run(**(precision | run)) for run in data["runs"]], overhead
 
 
 def _write(runs: list[Run], overhead: Overhead | None, lines: list[str], options: argparse.Namespace) -> None:
@@ -131,10 +137,11 @@ def _write(runs: list[Run], overhead: Overhead | None, lines: list[str], options
     data = {"machine": machine(), "settings": settings, "runs": [run.to_json() for run in runs]}
     data["overhead"] = overhead.to_json() if overhead else None
     write_results(options.out, "serve", data, lines)
-    if importlib.util.find_spec("matplotlib") is not None and any(run.rate for run in runs):
+    shown = [run for run in runs if run.rate and run.precision == runs[0].precision]
+    if importlib.util.find_spec("matplotlib") is not None and shown:
         from bench.serve.plots import plot_runs
 
-        plot_runs([run for run in runs if run.precision == runs[0].precision], options.out / "serve.png")
+        plot_runs(shown, options.out / "serve.png")
 
 
 def _load(text: str) -> Load:
@@ -148,7 +155,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--programs", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--arrivals", nargs="+", choices=ARRIVALS, default=list(ARRIVALS))
     parser.add_argument("--rates", nargs="+", type=float, default=[0.25, 0.5, 1, 2, 4, 8], help="requests per second")
-    parser.add_argument("--seconds", type=float, default=30, help="of arrivals, per rate, in all rounds together")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30,
+        help="of arrivals, per rate, in all rounds together; bursts come in whole periods",
+    )
     parser.add_argument("--burst", type=int, default=16, help="requests per burst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--load", type=_load, default=Load(64, 128, 64), metavar="REQUESTS,PROMPT,NEW")

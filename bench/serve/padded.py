@@ -5,7 +5,7 @@ elsewhere shows only beside a server that runs its whole batch, as programs of f
 
 * padded: padding rows run too; they have no positions to attend to.
 * static: they attend to the whole context besides, as attention of a fixed shape does whatever its mask says. What they
-  write lies in slots that nobody uses, at the last position, which is written again before anybody reads it.
+  write lies in slots that no row of the step uses, at the last position: it is written again before anybody reads it.
 """
 
 from __future__ import annotations

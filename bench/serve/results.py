@@ -23,8 +23,7 @@ class Run:
     """Latencies in milliseconds. rate: requests per second offered; None: all at once.
 
     program: "dynamic", "fixed", "padded" or "static".
-    good: requests per second that kept to the limits. tokens_per_s: from the first request sent to the last token.
-    seconds: the same of all turns together.
+    good: requests per second that kept to the limits. seconds: of all turns together.
     """
 
     precision: str
@@ -45,18 +44,21 @@ class Run:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A load sent once. seconds: until the last answer, or for as long as requests were offered if that is longer."""
+
+    seconds: float
+    outcomes: Sequence[Outcome]
+
+
 def summarize(
-    precision: str,
-    program: str,
-    arrivals: str,
-    rate: float | None,
-    turns: Sequence[Sequence[Outcome]],
-    limits: Limits,
+    precision: str, program: str, arrivals: str, rate: float | None, turns: Sequence[Turn], limits: Limits
 ) -> Run:
     """Percentiles over requests (first token) and over all tokens (time between them) of all turns."""
-    answered = [[one for one in turn if one.ok and one.arrivals] for turn in turns]
-    done = [one for turn in answered for one in turn]
-    seconds = sum(max(one.ended for one in turn) - min(one.sent for one in turn) for turn in answered if turn)
+    outcomes = [outcome for turn in turns for outcome in turn.outcomes]
+    done = [outcome for outcome in outcomes if outcome.ok and outcome.arrivals]
+    seconds = sum(turn.seconds for turn in turns)
     firsts = [one.first_s * 1e3 for one in done]
     gaps = [gap * 1e3 for one in done for gap in one.gaps()]
     good = sum(_is_good(one, limits) for one in done)
@@ -65,8 +67,8 @@ def summarize(
         program,
         arrivals,
         rate,
-        sum(map(len, turns)),
-        sum(map(len, turns)) - len(done),
+        len(outcomes),
+        len(outcomes) - len(done),
         percentile(firsts, 50),
         percentile(firsts, 95),
         percentile(gaps, 50),

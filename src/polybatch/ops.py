@@ -59,6 +59,7 @@ def slot_attention(
     padding, ``sinks`` float [heads] or None. This layer's keys lie at ``k_offset`` as [kv_heads, ctx_len, d], its
     values at ``v_offset`` as [kv_heads, ctx_len, dv]. ``window`` 0 and ``softcap`` 0.0 mean none. With ``rope_cos``
     and ``rope_sin``, float32 [b, s, d], q and k are rotated first: x * cos + (-x[d/2:], x[:d/2]) * sin.
+    Where s is 1, neighbouring rows may name one slot if their positions ascend: they are tokens of one sequence.
     Returns [b, s, heads, dv]; padding rows are zero. Arithmetic is float32.
     """
     if rope_cos is not None and rope_sin is not None:

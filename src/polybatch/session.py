@@ -88,7 +88,7 @@ class InferenceSession:
 
     @property
     def skips_padding(self) -> bool:
-        """Whether a step costs what its live rows cost; padding rows are then free, on the target ``cpu``."""
+        """Whether padding is left out of steps, as on target ``cpu``: a decode step costs what its live tokens cost."""
         return self._skips_padding
 
     @property

@@ -6,7 +6,7 @@ from bench.serve.arrivals import bursts, poisson
 from bench.serve.client import Outcome
 from bench.serve.overhead import Overhead
 from bench.serve.report import overhead, runs
-from bench.serve.results import Limits, percentile, summarize
+from bench.serve.results import Limits, Turn, percentile, summarize
 
 
 def outcome(sent, first, gaps, status=200):
@@ -38,24 +38,24 @@ def test_good_requests_keep_to_both_limits():
         outcome(0, 0.1, [0.09] * 10),  # slow
         Outcome(0, 429),
     ]
-    run = summarize("bf16", "dynamic", "poisson", 1.0, [outcomes], Limits(500, 50))
+    run = summarize("bf16", "dynamic", "poisson", 1.0, [Turn(1.0, outcomes)], Limits(500, 50))
     assert (run.requests, run.failed) == (4, 1)
     assert run.good == pytest.approx(1 / 1.0)
     assert run.first_p50 == pytest.approx(100)
     assert run.tokens_per_s == pytest.approx(31)
 
 
-def test_the_time_between_turns_does_not_count():
-    turns = [[outcome(0, 0.1, [0.1] * 9)], [outcome(100, 0.1, [0.1] * 9)]]
-    run = summarize("bf16", "dynamic", "poisson", 1.0, turns, Limits(500, 200))
-    assert run.seconds == pytest.approx(2.0)
-    assert run.tokens_per_s == pytest.approx(10)
-    assert run.good == pytest.approx(1.0)
+def test_turns_count_together_and_one_without_requests_counts_too():
+    turns = [Turn(4.0, [outcome(0, 0.1, [0.1] * 9)]), Turn(4.0, []), Turn(2.0, [outcome(100, 0.1, [0.1] * 9)])]
+    run = summarize("bf16", "dynamic", "poisson", 0.2, turns, Limits(500, 200))
+    assert (run.requests, run.seconds) == (2, 10.0)
+    assert run.tokens_per_s == pytest.approx(2)
+    assert run.good == pytest.approx(0.2)
 
 
 def test_the_report_sets_dynamic_against_fixed():
-    fast = summarize("bf16", "dynamic", "poisson", 1.0, [[outcome(0, 0.1, [0.01] * 9)]], Limits(500, 50))
-    slow = summarize("bf16", "fixed", "poisson", 1.0, [[outcome(0, 0.1, [0.05] * 9)]], Limits(500, 50))
+    fast = summarize("bf16", "dynamic", "poisson", 1.0, [Turn(1.0, [outcome(0, 0.1, [0.01] * 9)])], Limits(500, 50))
+    slow = summarize("bf16", "fixed", "poisson", 1.0, [Turn(1.0, [outcome(0, 0.1, [0.05] * 9)])], Limits(500, 50))
     assert any("5.00 x shorter" in line for line in runs([fast, slow]))
 
 

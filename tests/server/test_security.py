@@ -1,6 +1,7 @@
 """Who gets in, and with what."""
 
 import http.client
+import socket
 import time
 
 import openai
@@ -49,6 +50,31 @@ def test_a_body_that_is_too_large_is_413(guarded):
     body = {"prompt": "x" * 2000}
     status, reply, _ = guarded.call("/v1/completions", body, headers={"Authorization": f"Bearer {KEY}"})
     assert (status, reply["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET /health HTTP/1.1\r\nX-Endless: ",
+        b"GET /",
+        b"POST /v1/models HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Trailer: ",
+    ],
+    ids=["header", "path", "trailer"],
+)
+def test_a_head_without_an_end_is_cut_off(guarded, begin):
+    host, port = guarded.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(begin)
+        try:
+            for _ in range(2000):  # 2 MB, of which a small part is taken in
+                connection.sendall(b"x" * 1000)
+        except OSError:
+            return
+        pytest.fail("the server took it all in")
+
+
+def test_a_long_head_is_no_hindrance(guarded):
+    assert guarded.call("/health", headers={"X-Long": "x" * 30_000})[0] == 200
 
 
 def test_a_client_that_goes_on_sending_too_much_hears_of_it(guarded):

@@ -528,22 +528,20 @@ def test_drafted_tokens_have_the_bits_of_single_steps(kernels: KernelLibrary, dt
 @dtypes
 @pytest.mark.parametrize("geometry", ["grouped", "odd_dims", "window", "sinks", "several_chunks"])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("tokens", [[25, 1, 4], [1, 5, 4]], ids=["cut_by_rows", "cut_by_chunks"])
 def test_neighbouring_rows_of_one_slot_are_one_sequence(
-    kernels: KernelLibrary, dtype: torch.dtype, geometry: str, threads: int
+    kernels: KernelLibrary, dtype: torch.dtype, geometry: str, threads: int, tokens: list[int]
 ) -> None:
     layer = Layer(kernels, dtype, GEOMETRIES[geometry])
-    lengths = [layer.g.ctx_len - 30, 60, 0]
-    tokens = [25, 1, 4]
+    lengths = [layer.g.ctx_len - 30, min(254, layer.g.ctx_len - 30), 0]  # 254: on both sides of a chunk's border
     caches = [layer.cache([*lengths, *[0] * (layer.g.slots - 3)]) for _ in range(2)]
-    ragged = [(slot, [p]) for slot in (2, 0, 1) for p in range(lengths[slot], lengths[slot] + tokens[slot])]
-    out = with_threads(kernels, threads, lambda: layer.step(caches[0], [*ragged, (1, [-1]), (4 % layer.g.slots, [-1])]))
-    begin = 0
-    for slot in (2, 0, 1):
-        live = list(range(lengths[slot], lengths[slot] + tokens[slot]))
-        alone = layer.step(caches[1], [(slot, live)])[0]
-        assert_same_bits(out[begin : begin + len(live), 0], alone)
-        begin += len(live)
-    assert not out[begin:].any()
+    order = 2, 0, 1
+    live = {slot: list(range(lengths[slot], lengths[slot] + tokens[slot])) for slot in order}
+    rows = [(slot, [position]) for slot in order for position in live[slot]] + [(1, [-1]), (0, [-1])]
+    out = with_threads(kernels, threads, lambda: layer.step(caches[0], rows))[:, 0]
+    alone = torch.cat([layer.step(caches[1], [(slot, live[slot])])[0] for slot in order])
+    assert_same_bits(out[:-2], alone)
+    assert not out[-2:].any()
     assert_same_bits(caches[0], caches[1])
 
 

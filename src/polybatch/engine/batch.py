@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from polybatch.engine.protocols import Logits, ProgramLike, SpecializationLike, StepArrays
 from polybatch.engine.speculation.proposal import NOTHING, Proposal
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,8 @@ class Batch:
 
 
 def split_rows(
-    rows: Sequence[StepRow], parts: Sequence[SpecializationLike]
-) -> list[tuple[SpecializationLike, tuple[StepRow, ...]]]:
+    rows: Sequence[_Row], parts: Sequence[SpecializationLike]
+) -> list[tuple[SpecializationLike, tuple[_Row, ...]]]:
     """Deal rows, in order, to the specializations that cover them; each takes up to its batch size.
 
     Raises ValueError when the parts have fewer rows than are live.

@@ -13,6 +13,7 @@ from polybatch.server.app import create_app
 from polybatch.server.config import ServerConfig
 from polybatch.server.metrics.responses import CountResponses
 from polybatch.server.model import ServedModel
+from polybatch.server.protocol import BoundedHttp
 from polybatch.server.service import Service
 
 _SLOW_READERS_S = 5  # for what is left to be sent once the engine is done
@@ -25,6 +26,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 CountResponses(create_app(service), service.responses),  # outside: answers to our own bugs count
+                http=BoundedHttp,
                 lifespan="on",
                 log_config=None,
                 access_log=False,

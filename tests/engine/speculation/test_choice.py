@@ -231,6 +231,15 @@ def test_where_padding_is_left_out_every_row_has_a_length_of_its_own():
     assert choice.to_verify(asks, proposals) == [7, 0, 0, 0, 7]  # four rows, then one
 
 
+@pytest.mark.parametrize("skips_padding", [True, False])
+def test_a_proposer_that_offers_more_than_was_asked_for_is_cut(skips_padding):
+    rows = table(batches=(1,))
+    times = timed(rows, {(1, 0): 10.0, (1, 3): 10.1, (1, 7): 10.2})
+    choice = AdaptiveLength(StepCosts(rows, times, LENGTHS, skips_padding=skips_padding), LENGTHS)
+    (verified,) = choice.to_verify([SimpleNamespace(request_id=0, limit=5)], [Proposal((1,) * 20)])
+    assert min(verified, 5) == 5
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0])), min_size=1, max_size=4),
     st.lists(st.floats(0, 5), min_size=13, max_size=13),

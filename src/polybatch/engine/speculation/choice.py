@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polybatch.engine.batch import split_rows
 from polybatch.engine.speculation.costs import StepCosts
 from polybatch.engine.speculation.estimate import AcceptanceEstimates, expected_tokens
 from polybatch.engine.speculation.proposal import Proposal
@@ -69,8 +70,8 @@ class FixedLength:
 class AdaptiveLength:
     """The K of the table with the most expected tokens per millisecond, K=0 included.
 
-    Where a step costs what its live tokens cost, every row gets a K of its own: the tokens that are likeliest to be
-    accepted, of whichever row, are verified for as long as each adds more than it costs.
+    Where a step costs what its live tokens cost, every row gets a K of its own: of the drafted tokens of all rows of a
+    step, so many of the likeliest are verified as promise most per millisecond.
 
     Before drafting, its cost counts and the proposals are taken to be as long as they may be; once they are there, what
     they cost is spent. Drafting that is free is asked for even where it has not paid: a proposal that is not
@@ -100,15 +101,14 @@ class AdaptiveLength:
         return next(length for length in self._lengths if length) if self._probing else drafted
 
     def to_verify(self, asks: Sequence[Ask], proposals: Sequence[Proposal]) -> list[int]:
-        longest = max(len(proposal) for proposal in proposals)
-        if self._probing or not longest:
-            return [longest] * len(proposals)
+        if self._probing:
+            return [len(proposal) for proposal in proposals]
         chances = [
-            Chance(len(proposal), self._estimates.rate(ask.request_id, proposal.evidence))
+            Chance(min(len(proposal), ask.limit), self._estimates.rate(ask.request_id, proposal.evidence))
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
         if self._costs.skips_padding:
-            best = self._by_row(chances, longest)
+            best = self._by_row(chances)
         else:
             costs = self._costs.by_length(len(asks))
             dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
@@ -117,13 +117,12 @@ class AdaptiveLength:
             self._steps_without = 0
         return best
 
-    def _by_row(self, chances: Sequence[Chance], longest: int) -> list[int]:
+    def _by_row(self, chances: Sequence[Chance]) -> list[int]:
         best: list[int] = []
-        for rows in self._costs.parts(len(chances), longest):
-            part = chances[len(best) : len(best) + rows]
-            costs = self._costs.of_tokens(rows, rows + sum(chance.length for chance in part))
+        for _, rows in split_rows(chances, self._costs.cover(len(chances))):
+            costs = self._costs.of_tokens(len(rows), len(rows) + sum(chance.length for chance in rows))
             costs[1:] *= _MARGIN
-            best += best_lengths(part, costs)
+            best += best_lengths(rows, costs)
         return best
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polybatch.engine.batch import split_rows
 from polybatch.engine.protocols import SpecializationLike, TableLike
 
 _FIXED_TOKENS = 24
@@ -50,15 +51,12 @@ class StepCosts:
             costs: dict[int, float] = {}
             largest = float("inf")
             for drafted in reversed(self._lengths):
-                cost = sum(self._step_cost(part, live * (drafted + 1)) for part, live in self._parts(rows, drafted))
+                steps = split_rows(range(rows), self.cover(rows, drafted))
+                cost = sum(self._step_cost(part, len(taken) * (drafted + 1)) for part, taken in steps)
                 if np.isfinite(cost):  # fewer tokens never cost more: where it was measured so, that was noise
                     costs[drafted] = largest = min(cost, largest)
             self._known[rows] = costs
         return self._known[rows]
-
-    def parts(self, rows: int, drafted: int) -> list[int]:
-        """How many of ``rows`` rows, in order, each of the steps takes that cover them at K = ``drafted``."""
-        return [live for _, live in self._parts(rows, drafted)]
 
     def of_tokens(self, first: int, last: int) -> NDArray[np.float64]:
         """The cost of a step of ``first`` to ``last`` live tokens where padding is left out; inf where unknown."""
@@ -68,15 +66,8 @@ class StepCosts:
         counts, times = self._token_ms
         return np.interp(tokens, counts, times, right=np.inf)
 
-    def _parts(self, rows: int, drafted: int) -> list[tuple[SpecializationLike, int]]:
-        """Each step of the cover, and how many of the rows it takes."""
-        dealt = []
-        for part in self._cover(rows, drafted):
-            dealt.append((part, min(rows, part.batch_size)))
-            rows -= dealt[-1][1]
-        return dealt
-
-    def _cover(self, rows: int, drafted: int) -> Sequence[SpecializationLike]:
+    def cover(self, rows: int, drafted: int = 0) -> Sequence[SpecializationLike]:
+        """The rows of the table that such a decode step runs; where padding is left out the same for every K."""
         if (rows, drafted) not in self._covers:
             step_ms = None if self.skips_padding or not self._step_ms else self._step_ms
             self._covers[rows, drafted] = tuple(self._table.cover(rows, step_ms, proposal_len=drafted))

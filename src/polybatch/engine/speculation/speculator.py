@@ -77,8 +77,8 @@ class Speculator:
         self._offers = {ask.request_id: proposal for ask, proposal in zip(asks, proposals, strict=True)}
         kept = self._choice.to_verify(asks, proposals)
         return tuple(
-            row.proposing(proposal.trimmed(min(most, ask.limit)))
-            for row, ask, proposal, most in zip(rows, asks, proposals, kept, strict=True)
+            row.proposing(proposal.trimmed(min(verified, ask.limit)))
+            for row, ask, proposal, verified in zip(rows, asks, proposals, kept, strict=True)
         )
 
     def ran(self, batch: Batch) -> None:

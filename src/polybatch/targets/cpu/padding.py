@@ -1,7 +1,8 @@
 """Leaves padding out of a step: the graph is symbolic in rows and tokens, so only live ones need to run.
 
-A row's arithmetic does not depend on what else runs, so its logits keep their bits. Where rows have different numbers
-of live tokens, each token runs as a row of its own: attention takes neighbouring rows of one slot for one sequence.
+A row's arithmetic does not depend on what else runs, so its logits keep their bits. Where rows of a decode step have
+different numbers of live tokens, each token runs as a row of its own: attention takes neighbouring rows of one slot for
+one sequence.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ def live_step(arrays: StepArrays) -> LiveStep:
     live[0, 0] |= not live.any()
     rows = np.flatnonzero(live.any(axis=1))
     tokens = int(np.flatnonzero(live.any(axis=0))[-1]) + 1
-    all_wanted = wanted.shape == ids.shape and bool((wanted == np.arange(ids.shape[1])).all())
-    if all_wanted and np.count_nonzero(live) < len(rows) * tokens:
+    if wanted.shape == ids.shape and np.count_nonzero(live) < len(rows) * tokens:
         return _token_by_token(arrays, live)
     columns = int(np.count_nonzero((wanted[rows] < tokens).any(axis=0)))  # they ascend along a row
     kept = np.minimum(wanted[rows, :columns], tokens - 1)
@@ -56,7 +56,7 @@ def live_step(arrays: StepArrays) -> LiveStep:
 
 
 def _token_by_token(arrays: StepArrays, live: NDArray[np.bool_]) -> LiveStep:
-    """Every live token as a row, where the logits of all are wanted."""
+    """Every live token as a row, where the logits of all are wanted: ``wanted`` then counts the columns."""
     ids, positions, slots, wanted = arrays
     rows, tokens = (index[:, None] for index in np.nonzero(live))
     only = np.zeros_like(tokens)
