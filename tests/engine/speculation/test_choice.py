@@ -195,13 +195,13 @@ def test_drafts_that_take_too_long_are_not_worth_it():
     assert sum(limits[0] > 0 for limits in dear.asked) <= 2
 
 
-def test_what_does_not_pay_is_not_verified():
+def test_what_would_gain_less_than_a_tenth_is_not_verified():
     rows = table(batches=(1,))
     asks, proposals = [SimpleNamespace(request_id=0, limit=3)], [Proposal((1, 2, 3))]
-    for cost, chosen in ((18.0, 3), (19.0, 0)):  # 1.875 tokens for one, at an even chance
+    for cost, chosen in ((17.0, 3), (18.0, 0)):  # 1.875 tokens for one, at an even chance
         costs = StepCosts(rows, timed(rows, {(1, 0): 10.0, (1, 3): cost, (1, 7): 99.0}), LENGTHS, skips_padding=False)
         assert AdaptiveLength(costs, LENGTHS).to_verify(asks, proposals) == [chosen]
-    for cost, chosen in ((24.0, 1), (26.0, 0)):  # 1.5 tokens for one, for a third of what is between 10 and cost
+    for cost, chosen in ((20.5, 1), (21.5, 0)):  # 1.5 tokens for one, for a third of what is between 10 and cost
         costs = StepCosts(rows, timed(rows, {(1, 0): 10.0, (1, 3): cost, (1, 7): 99.0}), LENGTHS, skips_padding=True)
         assert AdaptiveLength(costs, LENGTHS).to_verify(asks, [Proposal((1,))]) == [chosen]
 

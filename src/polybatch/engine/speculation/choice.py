@@ -21,6 +21,9 @@ _PROBE_STEPS = 32
 _REST_AFTER = 32
 _REST_STEPS = 4
 """Free drafting takes some time too: where nothing was worth verifying for so many steps, one in so many drafts."""
+_MARGIN = 1.1
+"""How much more it is taken to cost to verify than was measured: acceptance takes time too, and where the gain is small
+it is the error of its estimate."""
 _DRAFT_SHARE = 0.25
 """Where step times are missing: what drafting a token takes, as a part of the cheapest step."""
 
@@ -107,7 +110,9 @@ class AdaptiveLength:
         if self._costs.skips_padding:
             best = self._by_row(chances)
         else:
-            best = [self._best(chances, self._costs.by_length(len(asks)))] * len(chances)
+            costs = self._costs.by_length(len(asks))
+            dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
+            best = [self._best(chances, dearer)] * len(chances)
         if any(best):
             self._steps_without = 0
         return best
@@ -116,6 +121,7 @@ class AdaptiveLength:
         best: list[int] = []
         for _, rows in split_rows(chances, self._costs.cover(len(chances))):
             costs = self._costs.of_tokens(len(rows), len(rows) + sum(chance.length for chance in rows))
+            costs[1:] *= _MARGIN
             best += best_lengths(rows, costs)
         return best
 
