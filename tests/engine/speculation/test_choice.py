@@ -305,19 +305,32 @@ class KnownCosts:
 def test_free_drafts_that_never_pay_are_asked_for_now_and_then():
     choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 50.0}), (0, 7))
     asked = []
-    for _ in range(100):
+    for _ in range(200):
         asked.append(choice.to_draft([ASK], 0.0))
         if asked[-1]:
             assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [0]
-    assert asked[:32] == [7] * 32
-    assert asked[60:68].count(7) == 2
+        choice.score(0, Proposal((1,) * asked[-1]), 0, (1,))
+    assert asked[:100] == [7] * 100
+    assert asked[160:168].count(7) == 2
+
+
+def test_free_drafts_that_hardly_ever_pay_are_asked_for_less_too():
+    choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 1.1}), (0, 7))
+    asked = []
+    for step in range(400):
+        asked.append(choice.to_draft([ASK], 0.0))
+        right = asked[-1] and step % 97 == 0
+        choice.score(0, Proposal((1,) * asked[-1]), min(asked[-1], 1), (1, 2) if right else (2,))
+    assert asked[200:].count(7) < 140
 
 
 def test_a_free_draft_that_pays_ends_the_rest():
     choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 1.1}), (0, 7))
-    for _ in range(50):
-        choice.to_draft([ASK], 0.0)  # nothing to verify
+    for _ in range(200):
+        choice.to_draft([ASK], 0.0)
+        choice.score(0, Proposal(()), 0, (2,))  # nothing to verify
     while not choice.to_draft([ASK], 0.0):
         pass
     assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [7]
+    choice.score(0, Proposal((1,) * 7), 7, (1,) * 8)
     assert [choice.to_draft([ASK], 0.0) for _ in range(5)] == [7] * 5

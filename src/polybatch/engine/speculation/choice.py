@@ -18,9 +18,11 @@ from polybatch.engine.speculation.proposer import Ask
 
 _PROBE_STEPS = 32
 """Drafting that costs time and does not pay is tried again after this many steps, as the text may have changed."""
-_REST_AFTER = 32
+_REST_BELOW = 0.03
 _REST_STEPS = 4
-"""Free drafting takes some time too: where nothing was worth verifying for so many steps, one in so many drafts."""
+_GAIN_MEMORY = 32
+"""Free drafting takes some time too, a few percent of a step of a small model: where it gives a row fewer tokens a step
+than this share of one (over about so many rows and steps), one step in so many drafts."""
 _MARGIN = 1.1
 """How much more it is taken to cost to verify than was measured: acceptance takes time too, and where the gain is small
 it is the error of its estimate."""
@@ -84,12 +86,14 @@ class AdaptiveLength:
         self._estimates = AcceptanceEstimates()
         self._steps_without = 0
         self._probing = False
+        self._free_steps = 0
+        self._gain = 1.0
 
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         self._probing = False
         if draft_ms == 0.0:
-            self._steps_without += 1
-            rests = self._steps_without > _REST_AFTER and self._steps_without % _REST_STEPS
+            self._free_steps += 1
+            rests = self._gain < _REST_BELOW and self._free_steps % _REST_STEPS
             return 0 if rests else self._lengths[-1]
         costs = self._costs.by_length(len(asks))
         if draft_ms is None or not self._costs.measured:
@@ -108,14 +112,10 @@ class AdaptiveLength:
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
         if self._costs.skips_padding:
-            best = self._by_row(chances)
-        else:
-            costs = self._costs.by_length(len(asks))
-            dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
-            best = [self._best(chances, dearer)] * len(chances)
-        if any(best):
-            self._steps_without = 0
-        return best
+            return self._by_row(chances)
+        costs = self._costs.by_length(len(asks))
+        dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
+        return [self._best(chances, dearer)] * len(chances)
 
     def _by_row(self, chances: Sequence[Chance]) -> list[int]:
         best: list[int] = []
@@ -128,6 +128,8 @@ class AdaptiveLength:
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
         if self._probing and verified:
             self._steps_without = 0
+        accepted = offered.trimmed(verified).accepted(new_tokens)
+        self._gain += (accepted - self._gain) / _GAIN_MEMORY
         self._estimates.score(request_id, offered.trimmed(max(verified, 1)), new_tokens)
 
     def forget(self, request_id: int) -> None:
