@@ -18,11 +18,13 @@ from polybatch.engine.speculation.proposer import Ask
 
 _PROBE_STEPS = 32
 """Drafting that costs time and does not pay is tried again after this many steps, as the text may have changed."""
+_REST_AFTER = 32
 _REST_BELOW = 0.03
-_REST_STEPS = 4
 _GAIN_MEMORY = 32
-"""Free drafting takes some time too, a few percent of a step of a small model: where it gives a row fewer tokens a step
-than this share of one (over about so many rows and steps), one step in so many drafts."""
+_REST_STEPS = 4
+"""Free drafting takes some time too, a few percent of a step of a small model. Where nothing was worth verifying for so
+many steps, or a row got fewer tokens of it a step than this (over about so many rows and steps), one step in so many
+drafts."""
 _MARGIN = 1.1
 """How much more it is taken to cost to verify than was measured: acceptance takes time too, and where the gain is small
 it is the error of its estimate."""
@@ -86,15 +88,14 @@ class AdaptiveLength:
         self._estimates = AcceptanceEstimates()
         self._steps_without = 0
         self._probing = False
-        self._free_steps = 0
         self._gain = 1.0
 
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         self._probing = False
         if draft_ms == 0.0:
-            self._free_steps += 1
-            rests = self._gain < _REST_BELOW and self._free_steps % _REST_STEPS
-            return 0 if rests else self._lengths[-1]
+            self._steps_without += 1
+            rests = self._steps_without > _REST_AFTER or self._gain < _REST_BELOW
+            return 0 if rests and self._steps_without % _REST_STEPS else self._lengths[-1]
         costs = self._costs.by_length(len(asks))
         if draft_ms is None or not self._costs.measured:
             draft_ms = _DRAFT_SHARE * min(costs.values(), default=0.0)
@@ -112,10 +113,14 @@ class AdaptiveLength:
             for ask, proposal in zip(asks, proposals, strict=True)
         ]
         if self._costs.skips_padding:
-            return self._by_row(chances)
-        costs = self._costs.by_length(len(asks))
-        dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
-        return [self._best(chances, dearer)] * len(chances)
+            best = self._by_row(chances)
+        else:
+            costs = self._costs.by_length(len(asks))
+            dearer = {length: _MARGIN * ms if length else ms for length, ms in costs.items()}
+            best = [self._best(chances, dearer)] * len(chances)
+        if any(best):
+            self._steps_without = 0
+        return best
 
     def _by_row(self, chances: Sequence[Chance]) -> list[int]:
         best: list[int] = []
