@@ -157,6 +157,20 @@ def test_a_bad_step_is_one_clear_error_and_changes_nothing(
     assert _changed_positions(before, _cells(session)) == {}
 
 
+@pytest.mark.parametrize("case", BAD_STEPS)
+def test_a_bad_step_is_refused_after_a_good_one_of_its_shapes(
+    session: InferenceSession, program: Program, case: str
+) -> None:
+    change, message = BAD_STEPS[case]
+    inputs = decode_inputs(program.table, {0: (3, 0), 1: (4, 0)})
+    session.run(inputs)
+    before = _cells(session)
+    change(inputs)
+    with pytest.raises(StepInputError, match=message):
+        session.run(inputs)
+    assert _changed_positions(before, _cells(session)) == {}
+
+
 @pytest.mark.parametrize("positions", [[3, 3], [4, 3], [0, 2, 1]])
 def test_positions_of_a_row_must_increase(session: InferenceSession, program: Program, positions: list[int]) -> None:
     inputs = prefill_inputs(program.table, TOKENS[: len(positions)], slot=0)

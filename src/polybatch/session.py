@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ _THREADS_PER_CORE = 4
 """More than this many threads per core only wait for each other."""
 
 Arrays = dict[str, NDArray[Any]]
+_InputKey = tuple[tuple[str, tuple[int, ...], np.dtype[Any]] | None, ...]
+"""Name, shape and dtype of each input of a step; None for what is not just an array."""
 
 
 def open_session(program: Program, threads: int | None = None) -> InferenceSession:
@@ -82,6 +85,7 @@ class InferenceSession:
         continuous = table.config.continuous_batching
         self._allowed_shapes = tuple(row.input_shapes(continuous) for row in table.rows)
         self._input_names = frozenset().union(*self._allowed_shapes)
+        self._rows_by_inputs: dict[_InputKey, Specialization] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
         self.last_specialization: Specialization | None = None
@@ -107,12 +111,11 @@ class InferenceSession:
         Raises :class:`NoMatchingSpecializationError` when no row of the table has these shapes, and
         :class:`StepInputError` (both are ValueErrors) for a wrong dtype, slot, position or token id.
         """
-        self._check_arrays(inputs)
-        row = self._match(inputs)
+        row = self._row_of(inputs)
         positions = inputs["position_ids"]
-        self._check_positions(positions, row)
+        padded = self._check_positions(positions, row)
         slots = self._slots(inputs, row)
-        ids = self._token_ids(inputs["input_ids"], positions)
+        ids = self._token_ids(inputs["input_ids"], positions, padded)
         with self._lock:
             runner = self._open_runner()
             if self._select is not None:
@@ -171,6 +174,22 @@ class InferenceSession:
             )
         return self._runner
 
+    def _row_of(self, inputs: Mapping[str, NDArray[Any]]) -> Specialization:
+        """The row that these inputs match. What has once been checked and found is looked up."""
+        key = tuple(
+            (name, array.shape, array.dtype) if type(array) is np.ndarray else None for name, array in inputs.items()
+        )
+        row = self._rows_by_inputs.get(key)
+        if row is None:
+            self._check_arrays(inputs)
+            candidates = self._candidates(inputs)
+            row = candidates[0] if len(candidates) == 1 else self._smallest_readable(candidates, inputs["position_ids"])
+            if row is None:
+                raise self._no_match(inputs)
+            if len(candidates) == 1 and None not in key:
+                self._rows_by_inputs[key] = row
+        return row
+
     def _check_arrays(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         known = self._input_names
         unknown = sorted(inputs.keys() - known)
@@ -185,18 +204,15 @@ class InferenceSession:
             if array.dtype != np.int64 and name not in _OPTIONAL_INPUTS:
                 raise StepInputError(f"{name} must be int64, not {array.dtype}; convert it with .astype(np.int64)")
 
-    def _match(self, inputs: Mapping[str, NDArray[Any]]) -> Specialization:
-        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        candidates = self._table.candidates(shapes)
-        if len(candidates) == 1:
-            return candidates[0]
-        readable = self._smallest_readable(candidates, inputs["position_ids"])
-        if readable is not None:
-            return readable
+    def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Specialization, ...]:
+        return self._table.candidates({name: array.shape for name, array in inputs.items()})
+
+    def _no_match(self, inputs: Mapping[str, NDArray[Any]]) -> NoMatchingSpecializationError:
+        shapes = {name: array.shape for name, array in inputs.items()}
         allowed = "; ".join(
             f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes, strict=True)
         )
-        raise NoMatchingSpecializationError(
+        return NoMatchingSpecializationError(
             f"no specialization has the shapes {shapes}; compiled: {allowed}. "
             "Pad the inputs to one of these or recompile with the shape that is missing"
         )
@@ -216,39 +232,54 @@ class InferenceSession:
             fitting or candidates, key=lambda row: row.readable_positions if fitting else -row.readable_positions
         )
 
-    def _check_positions(self, positions: NDArray[Any], row: Specialization) -> None:
+    def _check_positions(self, positions: NDArray[Any], row: Specialization) -> bool:
+        """Whether any of them is padding."""
         limit = row.readable_positions
-        if positions.min() < -1 or positions.max() >= limit:
-            bad = int(positions.min() if positions.min() < -1 else positions.max())
+        smallest, largest = _span(positions)
+        if smallest < -1 or largest >= limit:
+            bad = smallest if smallest < -1 else largest
             what = f"ctx_len={limit}" if row.comp_ctx_length is None else f"comp_ctx_length={limit}"
             raise StepInputError(f"position {bad} is out of range for {row.name}: 0 to {limit - 1} ({what}), or -1")
-        if positions.shape[1] == 1:
-            return
-        for index, live in enumerate(positions):
-            live = live[live >= 0]
-            if live.size > 1 and (np.diff(live) <= 0).any():
-                raise StepInputError(f"the positions of row {index} do not increase: {live.tolist()}")
+        if positions.shape[1] > 1 and (smallest < 0 or (positions[:, 1:] <= positions[:, :-1]).any()):
+            _check_order(positions)
+        return smallest < 0
 
     def _slots(self, inputs: Mapping[str, NDArray[Any]], row: Specialization) -> NDArray[np.int64]:
         if "batch_index" not in inputs:
             return np.arange(row.batch_size, dtype=np.int64)[:, None]
         slots = inputs["batch_index"]
         total = self._table.config.full_batch_size
-        if slots.min() < 0 or slots.max() >= total:
-            raise StepInputError(f"batch_index {slots.ravel().tolist()} is out of range; slots are 0 to {total - 1}")
-        if np.unique(slots).size != slots.size:
-            raise StepInputError(
-                f"batch_index {slots.ravel().tolist()} names a slot twice; give every row, padding rows too, its own"
-            )
+        named = slots.ravel().tolist()
+        if min(named) < 0 or max(named) >= total:
+            raise StepInputError(f"batch_index {named} is out of range; slots are 0 to {total - 1}")
+        if len(set(named)) < len(named):
+            raise StepInputError(f"batch_index {named} names a slot twice; give every row, padding rows too, its own")
         return slots
 
-    def _token_ids(self, ids: NDArray[Any], positions: NDArray[Any]) -> NDArray[np.int64]:
+    def _token_ids(self, ids: NDArray[Any], positions: NDArray[Any], padded: bool) -> NDArray[np.int64]:
         """Token ids with 0 in padding columns, which may hold anything (-1 is common)."""
-        safe: NDArray[np.int64] = np.where(positions >= 0, ids, 0)
-        if safe.min() < 0 or safe.max() >= self._vocab_size:
-            bad = int(safe.min() if safe.min() < 0 else safe.max())
+        safe: NDArray[np.int64] = np.where(positions >= 0, ids, 0) if padded else ids
+        smallest, largest = _span(safe)
+        if smallest < 0 or largest >= self._vocab_size:
+            bad = smallest if smallest < 0 else largest
             raise StepInputError(f"token id {bad} is out of range; the vocabulary has {self._vocab_size} tokens")
         return safe
+
+
+def _span(array: NDArray[Any]) -> tuple[int, int]:
+    """The smallest and the largest element.
+
+    By way of a list: a step leaves nothing of numpy in the processor's caches, and its reductions then take longer.
+    """
+    values = array.ravel().tolist()
+    return min(values), max(values)
+
+
+def _check_order(positions: NDArray[Any]) -> None:
+    for index, live in enumerate(positions):
+        live = live[live >= 0]
+        if live.size > 1 and (np.diff(live) <= 0).any():
+            raise StepInputError(f"the positions of row {index} do not increase: {live.tolist()}")
 
 
 def _wanted_columns(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
@@ -256,7 +287,13 @@ def _wanted_columns(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
 
     With fewer than n live tokens up to it, the first n columns (the rule of the accelerator's speculative graphs).
     """
+    columns = _first_columns(positions.shape[0], n)
+    if positions.shape[1] == n:
+        return columns
     last = positions.argmax(axis=1)
-    start = np.where(last < n, 0, last + 1 - n)
-    columns: NDArray[np.int64] = start[:, None] + np.arange(n)
-    return columns.astype(np.int64)
+    return columns + np.where(last < n, 0, last + 1 - n)[:, None]
+
+
+@lru_cache
+def _first_columns(rows: int, n: int) -> NDArray[np.int64]:
+    return np.tile(np.arange(n, dtype=np.int64), (rows, 1))

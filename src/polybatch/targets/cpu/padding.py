@@ -25,24 +25,29 @@ class LiveStep:
     """What runs of a step, and where its logits belong in the whole step's."""
 
     arrays: StepArrays
-    place: tuple[_Indices, _Indices]
-    """Row and column in the whole step's logits of all that are computed, as two arrays that broadcast to these."""
+    place: tuple[_Indices, _Indices] | None
+    """Row and column in the whole step's logits of all that are computed, as two arrays that broadcast to these.
+
+    None where nothing is left out.
+    """
     shape: tuple[int, int]
     """Rows and logits per row of the whole step."""
 
     def whole_logits(self, logits: torch.Tensor) -> Float32Array:
         """Logits [rows, columns, vocab] of what ran as those of the whole step; 0 where nothing ran."""
-        *computed, vocab = logits.shape
-        if tuple(computed) == self.shape:
-            return logits.numpy()
-        whole = np.zeros((*self.shape, vocab), np.float32)  # pages that nobody writes cost nothing
-        whole[self.place] = logits.numpy()
+        computed: Float32Array = logits.numpy()
+        if self.place is None or computed.shape[:-1] == self.shape:
+            return computed
+        whole = np.zeros((*self.shape, computed.shape[-1]), np.float32)  # pages that nobody writes cost nothing
+        whole[self.place] = computed
         return whole
 
 
 def live_step(arrays: StepArrays) -> LiveStep:
     """What of a step has to run: its live tokens, or its first one where all of it is padding."""
     ids, positions, slots, wanted = arrays
+    if min(positions.ravel().tolist()) >= 0:  # the usual case; where numpy is not in the caches, lists are faster
+        return LiveStep(arrays, None, wanted.shape)
     live = positions >= 0
     live[0, 0] |= not live.any()
     rows = np.flatnonzero(live.any(axis=1))
