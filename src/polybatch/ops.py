@@ -19,7 +19,8 @@ _LIBRARY.define(
     "Tensor? rope_cos=None, Tensor? rope_sin=None) -> Tensor"
 )
 _LIBRARY.define(
-    "packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features, bool float_result=False) -> Tensor"
+    "packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features, bool float_result=False, "
+    "bool gated=False) -> Tensor"
 )
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
 _LIBRARY.define(
@@ -27,7 +28,7 @@ _LIBRARY.define(
 )
 _LIBRARY.define(
     "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
-    "bool narrow_activations, bool float_result=False) -> Tensor"
+    "bool narrow_activations, bool float_result=False, bool gated=False) -> Tensor"
 )
 _LIBRARY.define(
     "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
@@ -160,8 +161,11 @@ def _slot_attention_shape(  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("polybatch::packed_linear", lib=_LIBRARY)
-def _packed_linear_shape(x, weight, bias, out_features, float_result=False):  # type: ignore[no-untyped-def]
-    return x.new_empty((*x.shape[:-1], out_features), dtype=torch.float32 if float_result else x.dtype)
+def _packed_linear_shape(  # type: ignore[no-untyped-def]
+    x, weight, bias, out_features, float_result=False, gated=False
+):
+    columns = out_features // 2 if gated else out_features
+    return x.new_empty((*x.shape[:-1], columns), dtype=torch.float32 if float_result else x.dtype)
 
 
 @torch.library.register_fake("polybatch::expert_linear", lib=_LIBRARY)
@@ -176,9 +180,9 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
 
 @torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
 def _packed_linear_int8_shape(  # type: ignore[no-untyped-def]
-    x, weight, scale, bias, out_features, narrow_activations, float_result=False
+    x, weight, scale, bias, out_features, narrow_activations, float_result=False, gated=False
 ):
-    return x.new_empty((*x.shape[:-1], out_features), dtype=torch.float32 if float_result else x.dtype)
+    return _packed_linear_shape(x, weight, bias, out_features, float_result, gated)
 
 
 @torch.library.register_fake("polybatch::packed_expert_linear_int8", lib=_LIBRARY)

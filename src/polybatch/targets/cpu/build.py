@@ -14,9 +14,10 @@ from polybatch.targets.base import BuildRequest, BuildResult
 from polybatch.targets.cpu.calibration import observe_inputs
 from polybatch.targets.cpu.float_results import keep_float_results
 from polybatch.targets.cpu.fusion import fuse_rotary
+from polybatch.targets.cpu.gating import fuse_gates
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
-from polybatch.targets.cpu.native import build_kernels, compiler_version, soname
+from polybatch.targets.cpu.native import KernelLibrary, build_kernels, compiler_version, soname
 from polybatch.targets.cpu.passes import is_batch_invariant, pack_weights
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, cache_layout, open_graph
 from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS
@@ -27,7 +28,7 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     """Write graph.so, kernels.so and the packed weights. Raises CompilerError and UnsupportedModelError."""
     isa = _isa_of_this_machine(request.isa)
     request.progress("building kernels")
-    build_kernels(isa, folder / KERNELS)
+    kernels = KernelLibrary(build_kernels(isa, folder / KERNELS))
     request.progress("exporting the graph")
     layout = cache_layout(request.cache)
     graph, inputs = _export(request.model, layout)
@@ -37,6 +38,8 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     fuse_rotary(graph)
     rounded = pack_weights(graph, plan, examples)
     keep_float_results(graph)
+    if kernels.has_gates:
+        fuse_gates(graph)
     request.progress("compiling the graph")
     constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
     request.progress("storing weights")

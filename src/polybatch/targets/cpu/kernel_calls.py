@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polybatch.targets.cpu.packing import elements_per_group, packed_int8_shape, packed_linear_shape
+from polybatch.targets.cpu.packing import LINEAR_PANEL, elements_per_group, packed_int8_shape, packed_linear_shape
 
 _int64 = ctypes.c_int64
 _pointer = ctypes.c_void_p
@@ -32,6 +32,7 @@ class _LinearCall(ctypes.Structure):
         ("scale", _pointer),
         ("narrow_rows", _int64),
         ("float_result", _int64),
+        ("gated", _int64),
     ]
 
 
@@ -114,14 +115,17 @@ def packed_linear_call(
     out_features: int,
     int8: Int8 | None = None,
     float_result: bool = False,
+    gated: bool = False,
 ) -> KernelCall:
     """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
 
     For float32 x the packed weight may be bfloat16 too, which is widened exactly.
 
     With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums come back as they are, fp32.
+    ``gated`` (where the library ``has_gates``): weight, scale and bias are ``packing.interleaved`` ones of a gate and
+    of what belongs to it, N in all, and the result is silu(gate) * the other, [..., N / 2].
     """
-    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (), float_result)
+    linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (), float_result, gated)
     return KernelCall("packed_linear", linear, result, lent)
 
 
@@ -153,6 +157,7 @@ def _linear_arguments(
     int8: Int8 | None,
     stack: tuple[int, ...],
     float_result: bool = False,
+    gated: bool = False,
 ) -> tuple[_LinearCall, Tensor, tuple[Tensor | None, ...]]:
     """A linear's arguments, its result and the tensors they point to; what is constant has leading sizes ``stack``."""
     in_features = x.shape[-1]
@@ -169,11 +174,14 @@ def _linear_arguments(
             raise ValueError(
                 f"the {name} must be float32 {[*stack, out_features]}, not {vector.dtype} {list(vector.shape)}"
             )
+    if gated and out_features % LINEAR_PANEL:
+        raise ValueError(f"gated columns come in whole panels of {LINEAR_PANEL}, not {out_features}")
     rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
     rows = rows if in_features <= 1 or rows.stride(-1) == 1 else rows.contiguous()
     weight = weight.contiguous()
     bias, scale = (None if vector is None else vector.contiguous() for vector in (bias, scale))
-    y = x.new_empty(*x.shape[:-1], out_features, dtype=torch.float32 if float_result else x.dtype)
+    columns = out_features // 2 if gated else out_features
+    y = x.new_empty(*x.shape[:-1], columns, dtype=torch.float32 if float_result else x.dtype)
     call = _LinearCall(
         _ELEMENTS[x.dtype],
         rows.shape[0],
@@ -188,6 +196,7 @@ def _linear_arguments(
         None if scale is None else scale.data_ptr(),
         int8 is not None and int8.narrow_activations,
         float_result,
+        gated,
     )
     return call, y, (rows, weight, bias, scale)
 

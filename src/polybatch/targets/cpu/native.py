@@ -205,6 +205,11 @@ class KernelLibrary:
     def isa(self) -> str:
         return str(self._library.polybatch_isa().decode())
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether linears can be ``gated``."""
+        return bool(self._library.polybatch_has_gates())
+
     def set_num_threads(self, threads: int) -> int:
         """Set the OpenMP threads of the calling thread (kernels, torch, generated code); returns the previous count."""
         if threads < 1:
@@ -216,7 +221,9 @@ class KernelLibrary:
         self._library.polybatch_release_threads()
 
     def run(self, call: KernelCall) -> Tensor:
-        """Fill ``call.result`` and return it."""
+        """Fill ``call.result`` and return it. Raises ValueError for a gated linear if the library has no gates."""
+        if getattr(call.arguments, "gated", False) and not self.has_gates:
+            raise ValueError(f"the kernels for isa={self.isa} have no gated linears")
         self._kernels[call.kernel](ctypes.byref(call.arguments))
         return call.result
 

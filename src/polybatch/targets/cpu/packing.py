@@ -109,3 +109,17 @@ def unpack_linear_int8(packed: Tensor, scale: Tensor, in_features: int) -> Tenso
     """The float32 weight [N, K] that ``pack_linear_int8``'s result stands for."""
     rows = packed[:, 1:].transpose(1, 2).reshape(packed.shape[0] * LINEAR_PANEL, -1)
     return rows[: scale.shape[0], :in_features] * scale[:, None]
+
+
+def interleaved(tensor: Tensor) -> Tensor:
+    """A packed weight [panels, steps, 32, group], or a vector [n], of first gate then up, as gated linears take it.
+
+    Half a panel of gate columns, then the half that belongs to them. Each of the two has whole panels.
+    """
+    if tensor.dim() == 1:
+        halves = tensor.reshape(2, -1, LINEAR_PANEL // 2)
+        return halves.transpose(0, 1).reshape(tensor.shape).contiguous()
+    panels, steps, _, *group = tensor.shape
+    # [gate or up, panel, step, half, lane, group] to [panel, half, step, gate or up, lane, group]
+    halves = tensor.reshape(2, panels // 2, steps, 2, LINEAR_PANEL // 2, -1).permute(1, 3, 2, 0, 4, 5)
+    return halves.reshape(panels, steps, LINEAR_PANEL, *group).contiguous()

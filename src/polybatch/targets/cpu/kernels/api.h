@@ -12,7 +12,8 @@ enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 
 // y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W has `weight_element` (that of x, or
 // bf16) unless there is a scale: then W is int8, a column of it standing for scale times what is stored. With float_result y
-// is fp32 in any case: what was summed, not rounded. y is contiguous. See linear_formats.h.
+// is fp32 in any case: what was summed, not rounded. With gated, panels hold 16 columns of a gate g, then the 16 of u that
+// belong to it, and y[rows, out_features / 2] = silu(g) * u. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
   int64_t rows, in_features, out_features;
@@ -25,6 +26,7 @@ struct PolybatchLinear {
   const float* scale;     // [out_features] or null
   int64_t narrow_rows;  // int8 W only: 1 = elements of x become one byte, row by row; 0 = two, or three of fp32
   int64_t float_result;
+  int64_t gated;  // only where polybatch_has_gates(), and for whole panels
 };
 
 // Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other; linear.bias
@@ -71,6 +73,8 @@ POLYBATCH_EXPORT int polybatch_set_num_threads(int threads);
 // Ends the OpenMP threads that wait for more work of the calling thread; its next parallel region starts new ones.
 POLYBATCH_EXPORT void polybatch_release_threads(void);
 POLYBATCH_EXPORT const char* polybatch_isa(void);
+// Whether linears can be gated: a register tile holds both halves of a panel.
+POLYBATCH_EXPORT int polybatch_has_gates(void);
 
 #if defined(__cplusplus)
 }

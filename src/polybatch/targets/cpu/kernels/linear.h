@@ -62,7 +62,7 @@ class LinearCall {
     const MatrixRows<Input> x(call.x, call.x_row_stride, order, call.in_features);
     float* const y_float = call.float_result ? static_cast<float*>(call.y) : nullptr;
     LinearOutput<Out> out{static_cast<Out*>(call.y), y_float, order, n, call.bias ? call.bias + expert * n : nullptr,
-                          call.scale ? call.scale + expert * n : nullptr, nullptr};
+                          call.scale ? call.scale + expert * n : nullptr, nullptr, call.gated != 0};
     if constexpr (Format::Rows::kInPlace) {
       products_.push_back({{x, rows}, out});
     } else {

@@ -28,6 +28,7 @@ struct LinearOutput {
   const float* bias;       // [out_features] or null
   const float* scale;      // [out_features], int8 weights only
   const float* row_scale;  // [rows], quantized x only
+  bool gated;              // y[rows, out_features / 2]: see api.h
 };
 
 template <class D>

@@ -78,6 +78,39 @@ POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t 
   }
 }
 
+// The same of a tile of gates and what belongs to them, vector by vector.
+template <class Format, class Out, int ROWS, int VECTORS>
+POLYBATCH_INLINE void write_gated_tile(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
+                                       const typename Format::Dot::Sum (&acc)[ROWS][VECTORS],
+                                       const int (&lanes)[VECTORS]) {
+  constexpr int kParts = Format::Rows::kParts;
+#pragma GCC unroll 8
+  for (int j = 0; j < VECTORS; j += 2) {
+    if (lanes[j] == 0) continue;
+    const auto finish_gate = Format::finish(p.out, column + j * kLanes, kLanes);
+    const auto finish = Format::finish(p.out, column + (j + 1) * kLanes, kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS / kParts; ++i) {
+      const int64_t row = p.x.tiles.begin(tile) + i;
+      typename Format::Dot::Sum gates[kParts], sums[kParts];
+      for (int part = 0; part < kParts; ++part) {
+        gates[part] = acc[i * kParts + part][j];
+        sums[part] = acc[i * kParts + part][j + 1];
+      }
+      store(matrix + (row * p.out.out_features + column + j * kLanes) / 2, silu(finish_gate(gates, row)) * finish(sums, row));
+    }
+  }
+}
+
+template <class Format, class Out, int ROWS, int VECTORS>
+POLYBATCH_INLINE void write_results(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
+                                    const typename Format::Dot::Sum (&acc)[ROWS][VECTORS], const int (&lanes)[VECTORS]) {
+  if constexpr (kHasGates) {
+    if (p.out.gated) return write_gated_tile(p, matrix, column, tile, acc, lanes);
+  }
+  write_tile(p, matrix, column, tile, acc, lanes);
+}
+
 template <class Format, int ROWS, int VECTORS, bool PACKED>
 void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
   using Dot = typename Format::Dot;
@@ -108,9 +141,9 @@ void row_tile(const Product<Format>& p, int64_t vector, int64_t tile) {
                          PrefetchLines<kLines>{bytes + kStreamAhead});
   }
   if (std::is_same_v<typename Format::Out, float> || p.out.y_float == nullptr) {
-    write_tile(p, p.out.y, column, tile, acc, lanes);
+    write_results(p, p.out.y, column, tile, acc, lanes);
   } else {
-    write_tile(p, p.out.y_float, column, tile, acc, lanes);
+    write_results(p, p.out.y_float, column, tile, acc, lanes);
   }
 }
 

@@ -43,7 +43,7 @@ AOTITorchError fill_linear(const char* op, const Tensor& x, const Tensor& weight
 
 AOTITorchError new_result(const Tensor& x, const PolybatchLinear& call, AtenTensorHandle* result) {
   std::vector<int64_t> sizes(x.sizes, x.sizes + x.dim);
-  sizes.back() = call.out_features;
+  sizes.back() = call.gated ? call.out_features / 2 : call.out_features;
   return new_contiguous(sizes, call.float_result ? aoti_torch_dtype_float32() : x.dtype, result);
 }
 
@@ -51,12 +51,14 @@ int64_t element_size(int64_t element) { return element == kPolybatchBFloat16 ? s
 
 AOTITorchError packed_linear(const char* op, AtenTensorHandle x_handle, AtenTensorHandle weight_handle,
                              AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features, bool narrow_rows,
-                             bool float_result, AtenTensorHandle* result) {
+                             bool float_result, bool gated, AtenTensorHandle* result) {
   const Tensor x(x_handle), weight(weight_handle);
   PolybatchLinear call{};
   const AOTITorchError error = fill_linear(op, x, weight, scale, bias, 1, out_features, call);
   if (error != AOTI_TORCH_SUCCESS) return error;
-  call.narrow_rows = narrow_rows, call.float_result = float_result;
+  call.narrow_rows = narrow_rows, call.float_result = float_result, call.gated = gated;
+  if (gated && (!kHasGates || out_features % kPanel != 0))
+    return fail(op, "gates need whole panels and an instruction set whose tiles hold them");
   if (new_result(x, call, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.element));
   call.rows = rows.count, call.x = rows.data, call.x_row_stride = rows.stride, call.y = Tensor(*result).data;
@@ -96,21 +98,24 @@ extern "C" {
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, AtenTensorHandle weight,
                                                              AtenTensorHandle* bias, int64_t out_features,
-                                                             int32_t float_result, AtenTensorHandle* ret0) {
+                                                             int32_t float_result, int32_t gated,
+                                                             AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear";
   return polybatch::guarded(kOp, [&] {
-    return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, false, float_result != 0, ret0);
+    return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, false, float_result != 0, gated != 0,
+                                    ret0);
   });
 }
 
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear_int8(AtenTensorHandle x, AtenTensorHandle weight,
                                                                   AtenTensorHandle scale, AtenTensorHandle* bias,
                                                                   int64_t out_features, int32_t narrow_activations,
-                                                                  int32_t float_result, AtenTensorHandle* ret0) {
+                                                                  int32_t float_result, int32_t gated,
+                                                                  AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear_int8";
   return polybatch::guarded(kOp, [&] {
     return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, narrow_activations != 0,
-                                    float_result != 0, ret0);
+                                    float_result != 0, gated != 0, ret0);
   });
 }
 

@@ -16,4 +16,6 @@ void polybatch_release_threads() { omp_pause_resource(omp_pause_soft, omp_get_in
 
 const char* polybatch_isa() { return polybatch::kIsaName; }
 
+int polybatch_has_gates() { return polybatch::kHasGates; }
+
 }  // extern "C"

@@ -58,6 +58,9 @@ POLYBATCH_INLINE void transpose_groups(const uint32_t* const rows[kPackedPitch],
 }
 #endif
 
+// Whether every tile of a linear holds pairs of vectors: then one can be the gate of the other.
+inline constexpr bool kHasGates = kTiles.alone.vectors % 2 == 0 && kTiles.packed.vectors % 2 == 0;
+
 // Lanes are combined as a fixed binary tree: i with i+8, then +4, +2, +1.
 template <class Combine>
 POLYBATCH_INLINE float reduce_lanes(F16 x, Combine combine) {
@@ -114,6 +117,13 @@ POLYBATCH_INLINE F16 tanh(F16 x) {
   const F16 one = broadcast(1.0f);
   const F16 capped = min(broadcast(kSaturated), x);  // in this order a NaN stays NaN
   return one - broadcast(2.0f) / (exp2(capped * broadcast(2.0f * kLog2E)) + one);
+}
+
+// x / (1 + e^-x), relative error < 4e-7; 0 where e^x is below the smallest normal float.
+POLYBATCH_INLINE F16 silu(F16 x) {
+  constexpr float kNothing = -87.0f;
+  const F16 power = min(broadcast(-kNothing * kLog2E), x * broadcast(-kLog2E));  // in this order a NaN stays NaN
+  return select_less(x, broadcast(kNothing), zero(), x / (broadcast(1.0f) + exp2(power)));
 }
 
 // Into all caches: on Zen 5 a prefetch into the L2 cache alone gains less, whatever falls out of L1 afterwards.
