@@ -200,3 +200,6 @@ NATIVE_OPS = (
     torch.ops.polybatch.packed_expert_linear_int8.default,
 )
 """The operators that ``targets/cpu/kernels`` implement; each takes tensors and plain numbers and gives one tensor."""
+
+PACKED_LINEARS = (torch.ops.polybatch.packed_linear.default, torch.ops.polybatch.packed_linear_int8.default)
+"""Those that multiply every row with one weight."""

@@ -182,11 +182,8 @@ class InferenceSession:
         row = self._rows_by_inputs.get(key)
         if row is None:
             self._check_arrays(inputs)
-            candidates = self._candidates(inputs)
-            row = candidates[0] if len(candidates) == 1 else self._smallest_readable(candidates, inputs["position_ids"])
-            if row is None:
-                raise self._no_match(inputs)
-            if len(candidates) == 1 and None not in key:
+            row, by_shapes = self._match(inputs)
+            if by_shapes and None not in key:
                 self._rows_by_inputs[key] = row
         return row
 
@@ -204,15 +201,19 @@ class InferenceSession:
             if array.dtype != np.int64 and name not in _OPTIONAL_INPUTS:
                 raise StepInputError(f"{name} must be int64, not {array.dtype}; convert it with .astype(np.int64)")
 
-    def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Specialization, ...]:
-        return self._table.candidates({name: array.shape for name, array in inputs.items()})
-
-    def _no_match(self, inputs: Mapping[str, NDArray[Any]]) -> NoMatchingSpecializationError:
+    def _match(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Specialization, bool]:
+        """The row, and whether the shapes alone say so."""
         shapes = {name: array.shape for name, array in inputs.items()}
+        candidates = self._table.candidates(shapes)
+        if len(candidates) == 1:
+            return candidates[0], True
+        readable = self._smallest_readable(candidates, inputs["position_ids"])
+        if readable is not None:
+            return readable, False
         allowed = "; ".join(
             f"{row.name}: {shape}" for row, shape in zip(self._table.rows, self.allowed_shapes, strict=True)
         )
-        return NoMatchingSpecializationError(
+        raise NoMatchingSpecializationError(
             f"no specialization has the shapes {shapes}; compiled: {allowed}. "
             "Pad the inputs to one of these or recompile with the shape that is missing"
         )
@@ -296,4 +297,5 @@ def _wanted_columns(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
 
 @lru_cache
 def _first_columns(rows: int, n: int) -> NDArray[np.int64]:
+    """0 .. n-1 for each row; one array for all callers, not to be written to."""
     return np.tile(np.arange(n, dtype=np.int64), (rows, 1))

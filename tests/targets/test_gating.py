@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from architectures import SUPPORTED, make_model
 from test_kernels import assert_same_bits, dtypes, kernels, seeded, with_threads
 from test_weight_formats import packed_graph
 from torch import fx
 
-from polybatch.kv_layout import KVLayout, PlainPacking
-from polybatch.models.export import export_step
-from polybatch.models.guard import check_supported
 from polybatch.targets.cpu.gating import fuse_gates
 from polybatch.targets.cpu.kernel_calls import Int8, packed_linear_call
 from polybatch.targets.cpu.native import KernelLibrary
 from polybatch.targets.cpu.packing import interleaved, pack_linear, pack_linear_int8
-from polybatch.targets.cpu.passes import pack_weights
-from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS
 
 __all__ = ["kernels"]  # a fixture
 
@@ -54,7 +48,7 @@ def test_a_gated_product_is_silu_of_the_gate_times_the_rest(
 
 def test_silu_of_any_gate(kernels: KernelLibrary) -> None:
     if not kernels.has_gates:
-        pytest.skip("no gates on this instruction set")
+        pytest.skip("kernels without gates refuse them: the test above")
     x = torch.tensor([-3e38, -1e4, -100.0, -88.0, -20.0, 0.0, 1e-30, 88.0, 1e4, 3e38, float("nan")])[:, None]
     gate, bias = torch.cat([torch.ones(32), torch.zeros(32)]), torch.cat([torch.zeros(32), torch.ones(32)])
     y = kernels.packed_linear(x, interleaved(pack_linear(gate[:, None])), interleaved(bias), 64, gated=True)
@@ -79,7 +73,5 @@ def test_gates_of_silu_are_found(name: str, layers: int, weights: str | None) ->
 
 
 def test_a_gate_that_does_not_fill_panels_stays_as_it_is() -> None:
-    model = make_model(SUPPORTED["llama"], intermediate_size=80)
-    graph, _ = export_step(model, KVLayout.build(check_supported(model), 32, PlainPacking()))
-    pack_weights(graph, WEIGHT_PLANS[None], {})
+    graph = packed_graph("llama", None, intermediate_size=80)
     assert fuse_gates(graph) == _gates(graph) == 0

@@ -96,8 +96,8 @@ def test_float32_weights_that_bfloat16_holds_take_half_the_memory() -> None:
         assert narrow.dtype == torch.bfloat16 and narrow.shape == FloatWeights().pack(shape).constants["packed"].shape
 
 
-def packed_graph(name: str, weights: str | None) -> fx.GraphModule:
-    model = make_model(SUPPORTED[name])
+def packed_graph(name: str, weights: str | None, **changes: int) -> fx.GraphModule:
+    model = make_model(SUPPORTED[name], **changes)
     layout = KVLayout.build(check_supported(model), 32, PlainPacking())
     graph, _ = export_step(model, layout)
     text = torch.randint(0, 200, (2, 30), generator=torch.Generator().manual_seed(0))

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from polybatch.ops import PACKED_LINEARS
+
 _to_dtype = torch.ops.aten.to.dtype
-_LINEARS = (torch.ops.polybatch.packed_linear.default, torch.ops.polybatch.packed_linear_int8.default)
 
 
 def keep_float_results(graph: fx.GraphModule) -> int:
     """Let packed linears return float32 where nothing else is made of them, in place; how many do."""
     kept = 0
     for node in graph.graph.nodes:
-        if node.target in _LINEARS and len(node.users) == 1 and _widens(user := next(iter(node.users))):
+        if node.target in PACKED_LINEARS and len(node.users) == 1 and _widens(user := next(iter(node.users))):
             node.kwargs = {**node.kwargs, "float_result": True}
             node.meta["val"] = user.meta["val"]
             user.replace_all_uses_with(node)

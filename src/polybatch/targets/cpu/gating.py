@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import fx
 
+from polybatch.ops import PACKED_LINEARS
 from polybatch.targets.cpu.packing import LINEAR_PANEL, interleaved
 
 aten = torch.ops.aten
-_LINEARS = (torch.ops.polybatch.packed_linear.default, torch.ops.polybatch.packed_linear_int8.default)
 
 
 def fuse_gates(graph: fx.GraphModule) -> int:
     """Let packed linears return ``silu(gate) * up`` where their result is used for nothing else, in place; how many."""
     fused = 0
-    for linear in [node for node in graph.graph.nodes if node.target in _LINEARS]:
+    for linear in [node for node in graph.graph.nodes if node.target in PACKED_LINEARS]:
         product = _gated_product(linear)
         if product is None:
             continue
-        for constant in {node for node in linear.all_input_nodes if node.op == "get_attr"}:
+        for constant in _constants(linear):
             _interleave(graph, constant)
         linear.kwargs = {**linear.kwargs, "gated": True}
         linear.meta["val"] = product.meta["val"]
@@ -38,8 +38,7 @@ def _gated_product(linear: fx.Node) -> fx.Node | None:
     """``mul(silu(columns 0 .. n/2 - 1), columns n/2 .. n - 1)`` of a linear of n columns, if nothing else reads it."""
     width = linear.meta["val"].shape[-1]
     half = width // 2
-    constants = [node for node in linear.all_input_nodes if node.op == "get_attr"]
-    if width % (2 * LINEAR_PANEL) or any(len(constant.users) > 1 for constant in constants):
+    if width % (2 * LINEAR_PANEL) or any(len(constant.users) > 1 for constant in _constants(linear)):
         return None
     parts = {tuple(user.args[1:]): user for user in linear.users if user.target == aten.slice.Tensor}
     if len(linear.users) != 2 or set(parts) != {(-1, 0, half), (-1, half, width)}:
@@ -49,6 +48,11 @@ def _gated_product(linear: fx.Node) -> fx.Node | None:
     if product is None or product is not _only_user(parts[-1, half, width], aten.mul.Tensor):
         return None
     return product
+
+
+def _constants(linear: fx.Node) -> list[fx.Node]:
+    """Its packed weight and, if it has them, scale and bias."""
+    return [node for node in linear.all_input_nodes if node.op == "get_attr"]
 
 
 def _only_user(node: fx.Node, target: Any) -> fx.Node | None:

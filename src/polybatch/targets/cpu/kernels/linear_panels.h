@@ -53,6 +53,16 @@ struct Product {
   int64_t units() const { return strips() * x.tiles.count; }
 };
 
+// What became of row i (row `row` of x) of vector j of a tile's sums.
+template <class Format, int ROWS, int VECTORS, class Finish>
+POLYBATCH_INLINE F16 finished(const typename Format::Dot::Sum (&acc)[ROWS][VECTORS], int i, int j, int64_t row,
+                              const Finish& finish) {
+  constexpr int kParts = Format::Rows::kParts;
+  typename Format::Dot::Sum sums[kParts];
+  for (int part = 0; part < kParts; ++part) sums[part] = acc[i * kParts + part][j];
+  return finish(sums, row);
+}
+
 // Writes what became of a tile's sums to `matrix`, from `column` on.
 template <class Format, class Out, int ROWS, int VECTORS>
 POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
@@ -66,9 +76,7 @@ POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t 
     for (int i = 0; i < ROWS / kParts; ++i) {
       const int64_t row = p.x.tiles.begin(tile) + i;
       Out* y = matrix + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
-      typename Format::Dot::Sum sums[kParts];
-      for (int part = 0; part < kParts; ++part) sums[part] = acc[i * kParts + part][j];
-      const F16 result = finish(sums, row);
+      const F16 result = finished<Format>(acc, i, j, row, finish);
       if (lanes[j] == kLanes) {
         store(y, result);
       } else {
@@ -92,12 +100,8 @@ POLYBATCH_INLINE void write_gated_tile(const Product<Format>& p, Out* matrix, in
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS / kParts; ++i) {
       const int64_t row = p.x.tiles.begin(tile) + i;
-      typename Format::Dot::Sum gates[kParts], sums[kParts];
-      for (int part = 0; part < kParts; ++part) {
-        gates[part] = acc[i * kParts + part][j];
-        sums[part] = acc[i * kParts + part][j + 1];
-      }
-      store(matrix + (row * p.out.out_features + column + j * kLanes) / 2, silu(finish_gate(gates, row)) * finish(sums, row));
+      const F16 gate = silu(finished<Format>(acc, i, j, row, finish_gate));
+      store(matrix + (row * p.out.out_features + column + j * kLanes) / 2, gate * finished<Format>(acc, i, j + 1, row, finish));
     }
   }
 }
