@@ -50,6 +50,21 @@ def verify(
     return {slot: logits[index] for index, slot in enumerate(live)}
 
 
+def test_live_logits_are_those_of_the_whole_step(program: Program) -> None:
+    with program.session() as session:
+        for lengths in ([1], [2, 4, 1], [MAX_K + 1, 1, 1, 3], [2, 2], [1, 1, 1, 1]):
+            row = program.table.choose_decode(len(lengths), max(lengths) - 1, 0)
+            inputs = empty_step(row, program.table)
+            inputs["batch_index"][:, 0] = range(row.batch_size)
+            for index, count in enumerate(lengths):
+                inputs["input_ids"][index, :count] = range(1 + index, 1 + index + count)
+                inputs["position_ids"][index, :count] = range(count)
+            whole = session.run(inputs)["logits"]
+            live = session.run_live(inputs)
+            assert session.last_specialization == row
+            assert same_logits(program, live, whole[inputs["position_ids"] >= 0])
+
+
 def same_logits(program: Program, actual: Any, expected: Any) -> bool:
     """Bit by bit where the program promises that."""
     if program.manifest.batch_invariant:
@@ -130,11 +145,11 @@ class Watched:
     def session(self, threads: int | None = None) -> Watched:
         return self
 
-    def run(self, inputs: Any) -> Any:
+    def run_live(self, inputs: Any) -> Any:
         self.positions.append(inputs["position_ids"])
         if self.fault is not None:
             self.fault(inputs)
-        return self._session.run(inputs)
+        return self._session.run_live(inputs)
 
     @property
     def skips_padding(self) -> bool:

@@ -71,7 +71,7 @@ class MockSession:
         self.delay_s = 0.0
         self.close_calls = 0
 
-    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run_live(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         assert not self.close_calls, "run after close"
         table = self.program.table
         rows = table.candidates({name: array.shape for name, array in inputs.items()})
@@ -88,9 +88,8 @@ class MockSession:
         positions = tuple(tuple(position for position, _ in write) for _, write in live)
         self.steps.append(Step(rows[0].phase, len(slots), tuple(slot for slot, _ in live), positions))
         wanted = rows[0].logits_rows
-        return {
-            "logits": np.stack([self._write(slot, write, wanted) for slot, write in zip(slots, writes, strict=True)])
-        }
+        logits = [self._write(slot, write, wanted) for slot, write in zip(slots, writes, strict=True)]
+        return np.concatenate(logits)
 
     def copy_slot(self, source: int, target: int, positions: int) -> None:
         assert self.copies_slots
@@ -131,8 +130,9 @@ class MockSession:
         return [(start + i, int(ids[i])) for i in range(count)]
 
     def _write(self, slot: int, write: list[tuple[int, int]], wanted: int) -> np.ndarray:
-        """Logits [wanted, VOCAB]: one row per token written, or the last one's alone; NaN where there is none."""
-        logits = np.full((wanted, self.program.vocab_size or VOCAB), np.nan, np.float32)
+        """Logits [written, VOCAB]: one row per token written, or the last one's alone."""
+        count = min(len(write), wanted)
+        logits = np.zeros((count, self.program.vocab_size or VOCAB), np.float32)
         if write:
             self.cache[slot, write[0][0] :] = -1
         for column, (position, token) in enumerate(write):

@@ -143,7 +143,7 @@ def test_an_emoji_in_pieces_beside_another_request():
     program = mock_program(text_tokenizer=tokenizer, vocab_size=None)
     with Engine(program) as engine:
         session = program.last_session
-        plain = session.run
+        plain = session.run_live
 
         def scripted(inputs):
             """Slot 0 spells the text; the other slots run as usual."""
@@ -151,16 +151,14 @@ def test_an_emoji_in_pieces_beside_another_request():
             outputs = []
             for i, slot in enumerate(slots):
                 if slot == 0:
-                    logits = [
-                        [1.0 if token == script[inputs["position_ids"][i].max()] else 0.0 for token in range(256)]
-                    ]
+                    logits = [1.0 if token == script[inputs["position_ids"][i].max()] else 0.0 for token in range(256)]
                 else:
                     row = plain({name: array[i : i + 1] for name, array in inputs.items()})
-                    logits = [[*row["logits"][0, 0], *[-1e9] * (256 - row["logits"].shape[-1])]]
+                    logits = [*row[0], *[-1e9] * (256 - row.shape[-1])]
                 outputs.append(logits)
-            return {"logits": np.array(outputs, "float32")}
+            return np.array(outputs, "float32")
 
-        session.run = scripted
+        session.run_live = scripted
         stream = engine.stream([1], greedy(len(script)))
         other = engine.add_request([2, 3], greedy(12))
         deltas = [delta.text for delta in stream]

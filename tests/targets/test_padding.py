@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polybatch.targets.cpu.padding import StepArrays, live_step
+from polybatch.targets.base import StepArrays
+from polybatch.targets.cpu.padding import live_step
+from polybatch.targets.live_logits import live_logits
 
 
 def step_of(live_tokens: list[int], tokens: int, logits: int) -> StepArrays:
@@ -22,10 +23,10 @@ def step_of(live_tokens: list[int], tokens: int, logits: int) -> StepArrays:
     return ids, positions, np.arange(rows)[:, None], wanted
 
 
-def logits_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> torch.Tensor:
+def logits_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.float32]:
     """A stand-in for the graph: the logits of a token are its id and its id's negative."""
-    chosen = torch.from_numpy(np.take_along_axis(ids, wanted, axis=1)).float() + 1
-    return torch.stack([chosen, -chosen], dim=-1)
+    chosen = np.take_along_axis(ids, wanted, axis=1).astype(np.float32) + 1
+    return np.stack([chosen, -chosen], axis=-1)
 
 
 @given(st.data())
@@ -43,11 +44,14 @@ def test_live_tokens_get_the_logits_of_the_whole_step(data: st.DataObject) -> No
         assert ids.shape == (max(1, sum(count > 0 for count in live)), max(max(live), 1))
     assert wanted.min() >= 0 and wanted.max() < ids.shape[1]
     whole = cropped.whole_logits(logits_of(ids, wanted))
-    expected = logits_of(arrays[0], arrays[3]).numpy()
+    expected = logits_of(arrays[0], arrays[3])
     assert whole.shape == expected.shape and np.isfinite(whole).all()
     for row, count in enumerate(live):
         wanted_and_live = arrays[3][row] < count
         np.testing.assert_array_equal(whole[row][wanted_and_live], expected[row][wanted_and_live])
+    alone = live_logits(logits_of(ids, wanted), positions, wanted)
+    np.testing.assert_array_equal(alone, live_logits(expected, arrays[1], arrays[3]))
+    assert len(alone) == sum(min(count, logits) if logits > 1 else count > 0 for count in live)
 
 
 def test_a_step_without_padding_is_passed_on_as_it_is() -> None:
@@ -56,7 +60,8 @@ def test_a_step_without_padding_is_passed_on_as_it_is() -> None:
     for kept, given_array in zip(cropped.arrays, arrays, strict=True):
         np.testing.assert_array_equal(kept, given_array)
     logits = logits_of(arrays[0], arrays[3])
-    assert cropped.whole_logits(logits).ctypes.data == logits.data_ptr()
+    assert cropped.whole_logits(logits).ctypes.data == logits.ctypes.data
+    assert np.shares_memory(live_logits(logits, arrays[1], arrays[3]), logits)
 
 
 def test_rows_of_different_lengths_run_token_by_token() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TypeVar
 
 import numpy as np
@@ -56,44 +57,31 @@ class Batch:
 
     def inputs(self) -> StepArrays:
         """input_ids, position_ids int64 [b, s], padded on the right with token 0 at position -1; batch_index [b, 1]."""
-        shape = (self.specialization.batch_size, self.specialization.seq_len)
-        input_ids = np.zeros(shape, np.int64)
-        position_ids = np.full(shape, -1, np.int64)
-        for index, row in enumerate(self.rows):
-            at, count = self._array_row(index), len(row.token_ids)
-            input_ids[at, :count] = row.token_ids
-            position_ids[at, :count] = np.arange(row.start, row.start + count)
-        arrays: StepArrays = {"input_ids": input_ids, "position_ids": position_ids}
+        width = self.specialization.seq_len
+        input_ids = [[0] * width for _ in range(self.specialization.batch_size)]
+        position_ids = [[-1] * width for _ in range(self.specialization.batch_size)]
+        for index, row in enumerate(self.rows):  # lists: after a step nothing of numpy is in the processor's caches
+            at, count = index if self.continuous else row.slot, len(row.token_ids)
+            input_ids[at][:count] = row.token_ids
+            position_ids[at][:count] = range(row.start, row.start + count)
+        arrays = {"input_ids": np.array(input_ids, np.int64), "position_ids": np.array(position_ids, np.int64)}
         if self.continuous:
-            arrays["batch_index"] = np.array(self._slots(), np.int64).reshape(-1, 1)
+            arrays["batch_index"] = np.array([self._slots()], np.int64).T
         return arrays
 
-    def row_logits(self, logits: Logits, index: int) -> Logits:
-        """Logits [1 + proposed tokens, vocab] of ``rows[index]``; ``logits`` is float32 [b, n, vocab].
+    def logits_rows(self, logits: Logits) -> list[slice]:
+        """Which of a step's logits, float32 [live, vocab], belong to each row: [1 + proposed tokens, vocab].
 
-        The first follow the row's own last token and each of the rest a proposed one. n is 1 (the last live token
-        only), or seq_len in a program compiled for speculation (every token).
+        The first follow the row's own last token and each of the rest a proposed one. A step gives logits for each
+        row's last live token only, or, in a program compiled for speculation, for every live token.
         """
-        row, at = self.rows[index], self._array_row(index)
-        count = 1 if logits.shape[1] == 1 else len(row.token_ids)
-        wanted: Logits = logits[at, count - 1 - len(row.proposal) : count]
-        return wanted
-
-    def best_tokens(self, logits: Logits) -> list[int | None]:
-        """Of each row of a step of one token per row, the most probable next token; None where it is not finite.
-
-        One call for all rows takes half the time of one for each. Steps of more tokens get None throughout: how many of
-        their logits are looked at depends on what is accepted.
-        """
-        if logits.shape[1] > 1 or self.specialization.seq_len > 1:
-            return [None] * len(self.rows)
-        live = logits[: len(self.rows), 0] if self.continuous else logits[[row.slot for row in self.rows], 0]
-        best = live.argmax(axis=1)
-        finite = np.isfinite(live[np.arange(len(best)), best])
-        return [token if fine else None for token, fine in zip(best.tolist(), finite.tolist(), strict=True)]
-
-    def _array_row(self, index: int) -> int:
-        return index if self.continuous else self.rows[index].slot
+        if len(logits) == len(self.rows):
+            return [slice(index, index + 1) for index in range(len(self.rows))]
+        slices, end = [], 0
+        for row in self.rows:
+            end += len(row.token_ids)
+            slices.append(slice(end - 1 - len(row.proposal), end))
+        return slices
 
     def _slots(self) -> list[int]:
         slots = [row.slot for row in self.rows]
@@ -104,6 +92,12 @@ class Batch:
                 slots.append(candidate)
             candidate += 1
         return slots
+
+
+def best_tokens(logits: Logits) -> list[int | None]:
+    """The most probable next token by logits [n, vocab], of equals the first; None where it is not finite."""
+    best = logits.argmax(axis=1).tolist()  # one call for all takes half the time of one for each
+    return [token if isfinite(logits.item(index, token)) else None for index, token in enumerate(best)]
 
 
 def split_rows(
@@ -136,6 +130,8 @@ def decode_batches(program: ProgramLike, rows: tuple[StepRow, ...], *, skips_pad
         return [Batch(table.choose_decode(program.full_batch_size, longest, position), rows, False)]
     step_ms = None if skips_padding else program.step_ms
     parts = table.cover(len(rows), step_ms, proposal_len=longest, max_position=position)
+    if len(parts) == 1:
+        return [Batch(parts[0], rows, True)]
     return [
         Batch(table.choose_decode(part.batch_size, *_reach(taken)), taken, True)
         for part, taken in split_rows(rows, parts)

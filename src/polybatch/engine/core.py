@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from polybatch.engine.admission import Admission
-from polybatch.engine.batch import Batch, StepRow, decode_batches
+from polybatch.engine.batch import Batch, StepRow, best_tokens, decode_batches
 from polybatch.engine.detokenizer import Detokenizer, TokenTexts
 from polybatch.engine.prefixes import PrefixReuse
 from polybatch.engine.protocols import Logits, ProgramLike, SessionLike, TokenizerLike
@@ -148,7 +148,7 @@ class EngineCore:
     def _run(self, batch: Batch) -> None:
         started = self._clock()
         try:
-            logits = self._session.run(batch.inputs())["logits"]
+            logits = self._session.run_live(batch.inputs())
         except Exception as error:  # whatever a step raises belongs to its rows
             self._fail_step(batch.rows, error)
             return
@@ -156,27 +156,27 @@ class EngineCore:
         self._stats.step(batch.specialization, len(batch.rows), batch.padding_rows, step_ms)
         if self._speculator is not None and batch.specialization.phase == "decode":
             self._speculator.ran(batch)
-        best = batch.best_tokens(logits)
-        for index, row in enumerate(batch.rows):
+        best = best_tokens(logits)
+        for row, own in zip(batch.rows, batch.logits_rows(logits), strict=True):
             try:
-                self._advance(row, batch.row_logits(logits, index), best[index])
+                self._advance(row, logits[own], best[own])
             except Exception as error:  # a sampler or tokenizer error is this row's alone
                 self._fail(row.request_id, error)
 
-    def _advance(self, row: StepRow, logits: Logits, best: int | None) -> None:
+    def _advance(self, row: StepRow, logits: Logits, best: Sequence[int | None]) -> None:
         """Record a row that ran; once its prompt is cached, choose tokens from float32 [1 + proposed, vocab].
 
-        best: the most probable token, where it is known already.
+        best: the most probable token of each, None where it is not finite.
         """
         sequence = self._sequences[row.request_id]
         if row.start < len(sequence.request.prompt_token_ids):
             self._count_prompt(sequence, row)
             if not self.scheduler.advance(row.request_id, len(row.token_ids)):
                 return
-            delta = sequence.extend(logits)
+            delta = sequence.extend(logits, best)
             sequence.first_token_s = self._clock()
         else:
-            delta = sequence.extend(logits, row.proposal, best)
+            delta = sequence.extend(logits, best, row.proposal)
             self.scheduler.advance(row.request_id, len(delta.token_ids))  # what was not accepted is written over
             if self._speculator is not None:
                 self._speculator.score(row, delta.token_ids)

@@ -53,13 +53,17 @@ class TableLike(Protocol):
 
 
 class SessionLike(Protocol):
-    """Runs one step. Inputs and outputs are those of DESIGN section 3; after any error the cache is as before."""
+    """Runs one step; after any error the cache is as before.
+
+    ``run_live`` returns float32 [live, vocab]: in a step of speculative rows of every live token, otherwise of each
+    live row's last one, row after row.
+    """
 
     @property
     def skips_padding(self) -> bool: ...
     @property
     def copies_slots(self) -> bool: ...
-    def run(self, inputs: StepArrays) -> StepArrays: ...
+    def run_live(self, inputs: StepArrays) -> Logits: ...
     def copy_slot(self, source: int, target: int, positions: int) -> None: ...
     def close(self) -> None: ...
 

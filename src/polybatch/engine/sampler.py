@@ -32,15 +32,17 @@ class Sampler:
         """adjustments: of the sequence's logits; without, they are taken as they are."""
         self._params = params
         self._adjustments = adjustments
+        self._adjusts = adjustments is not None and adjustments.active
         self._generator = np.random.Generator(np.random.PCG64(params.seed))
 
-    def sample(self, logits: Logits) -> int:
+    def sample(self, logits: Logits, best: int | None = None) -> int:
         """Choose a token id.
 
-        logits: float32 [vocab]; not modified.
+        logits: float32 [vocab]; not modified. best: the id of their finite maximum, where it is known already.
         Raises ValueError when the logits hold no finite maximum (NaN, +inf, or everything masked).
         """
-        logits, best = self._adjusted(logits)
+        if best is None or self._adjusts:
+            logits, best = self._adjusted(logits)
         if self._params.temperature == 0:
             return best
         return self.draw(_weights(logits, logits[best], self._params))
@@ -82,7 +84,9 @@ def _weights(logits: Logits, maximum: np.float32, params: SamplingParams) -> Wei
     """
     temperature = np.float32(max(params.temperature, _LOWEST_TEMPERATURE))
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, as it should
-        weights: Weights = np.exp((logits - maximum) / temperature)
+        weights: Weights = logits - maximum
+        weights /= temperature
+        np.exp(weights, out=weights)
     least = np.float32(params.min_p)
     if 0 < params.top_k < weights.size:
         least = max(least, np.partition(weights, -params.top_k)[-params.top_k])

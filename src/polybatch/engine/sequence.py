@@ -31,7 +31,6 @@ class Sequence:
         self._eos = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._adjustments = Adjustments(params, sorted(eos_token_ids), request.prompt_token_ids, request.constraint)
         self._sampler = Sampler(params, self._adjustments)
-        self._takes_best = params.temperature == 0 and not self._adjustments.active
         self._detokenizer = detokenizer
         self._stop = StopMatcher(params.stop_strings)
         self._text: list[str] = []
@@ -59,25 +58,25 @@ class Sequence:
         valid = self._adjustments.valid_prefix(proposal.token_ids)
         return proposal.trimmed(valid if proposal.distributions is None else valid + 1)
 
-    def extend(self, logits: Logits, proposal: Proposal = NOTHING, best: int | None = None) -> Delta:
+    def extend(self, logits: Logits, best: Seq[int | None], proposal: Proposal = NOTHING) -> Delta:
         """Append the proposed tokens that the logits agree with and the one chosen after them, or up to the end.
 
         logits: float32 [1 + len(proposal), vocab]; row i follows the first i proposed tokens.
-        best: the most probable token after none of them, where it is known already.
+        best: the most probable token of each, None where it is not finite.
         """
-        if best is not None and self._takes_best and not proposal.token_ids:
-            return self.accept(best, logits[0])
+        if not proposal.token_ids:
+            return self.accept(self.sample(logits[0], best[0]), logits[0])
         deltas = []
         for column, proposed in enumerate((*proposal.token_ids, None)):
-            delta = self.accept(self._choose(logits[column], proposal, column), logits[column])
+            delta = self.accept(self._choose(logits[column], best[column], proposal, column), logits[column])
             deltas.append(delta)
             if delta.finish_reason is not None or delta.token_ids[0] != proposed:
                 break
         return _joined(deltas)
 
-    def sample(self, logits: Logits) -> int:
-        """Choose the next token from float32 [vocab]."""
-        return self._sampler.sample(logits)
+    def sample(self, logits: Logits, best: int | None = None) -> int:
+        """Choose the next token from float32 [vocab]; ``best`` as :meth:`Sampler.sample` takes it."""
+        return self._sampler.sample(logits, best)
 
     def accept(self, token_id: int, logits: Logits) -> Delta:
         """Append a token chosen after float32 [vocab]; the delta's ``finish_reason`` says whether it was the last."""
@@ -113,9 +112,9 @@ class Sequence:
             self.reused_tokens or 0,
         )
 
-    def _choose(self, logits: Logits, proposal: Proposal, column: int) -> int:
+    def _choose(self, logits: Logits, best: int | None, proposal: Proposal, column: int) -> int:
         if proposal.distributions is None or column == len(proposal):
-            return self.sample(logits)
+            return self.sample(logits, best)
         return self._sampler.verify(logits, proposal.token_ids[column], proposal.distributions[column])
 
     def _measure(self, token_id: int, logits: Logits) -> tuple[TokenLogprobs, ...] | None:

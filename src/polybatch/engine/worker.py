@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from polybatch.engine.admission import Admission
 from polybatch.engine.core import EngineCore
@@ -78,12 +78,8 @@ class Worker:
 
     def _take_commands(self, *, wait: bool) -> None:
         """Run every queued command; with ``wait``, sleep until there is one."""
-        while not self._stopping:
-            try:
-                command = self._inbox.get(block=wait)
-            except Empty:
-                return
-            command()  # outside the try: an Empty of its own is no end of the queue
+        while not self._stopping and (wait or not self._inbox.empty()):  # nobody else takes from it
+            self._inbox.get()()
             wait = False
 
     def _shut_down(self, failure: BaseException | None) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
 
+StepArrays = tuple[Int64Array, Int64Array, Int64Array, Int64Array]
+"""What a runner takes: input_ids [b, s], position_ids [b, s], batch_index [b, 1], logits_index [b, n]."""
+
 Progress = Callable[[str], None]
 """Called with the name of each stage of a compile as it starts."""
 
@@ -71,6 +74,17 @@ class FixedShapeRunner(Protocol):
 
     def select(self, row: Specialization) -> None:
         """Say which specialization the next step runs."""
+        ...
+
+
+@runtime_checkable
+class LiveRunner(Protocol):
+    """A StepRunner that computes the logits of live tokens only and can leave them where they are."""
+
+    def run_live(
+        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
+    ) -> Float32Array:
+        """``run``; returns float32 [live, vocab], of the wanted columns those of live tokens, row after row."""
         ...
 
 

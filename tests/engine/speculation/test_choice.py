@@ -107,8 +107,8 @@ def test_where_padding_is_left_out_live_tokens_count():
     ms = {(1, 0): 6.0, (1, 3): 7.0, (1, 7): 8.0, (4, 0): 7.5, (4, 3): 12.0, (4, 7): 20.0}
     costs = StepCosts(rows, timed(rows, ms), LENGTHS, skips_padding=True)
     assert costs.by_length(1) == {0: 6.0, 3: 7.0, 7: 8.0}
-    assert costs.by_length(3) == {0: 6.0 + 2 / 3, 3: 10.0, 7: 16.0}  # 3, 12 and 24 tokens
-    assert costs.by_length(5) == {0: 13.0, 3: 19.0, 7: 28.0}  # four rows, then one
+    assert costs.by_length(3) == {0: 7.0, 3: 10.5, 7: 16.0}  # 3, 12 and 24 tokens, of 1 to 4 to 16 to 32
+    assert costs.by_length(5) == {0: 13.5, 3: 19.0, 7: 28.0}  # four rows, then one
     assert StepCosts(rows, None, LENGTHS, skips_padding=True).by_length(3) == {0: 27.0, 3: 36.0, 7: 48.0}
 
 
@@ -119,6 +119,15 @@ def test_more_live_tokens_than_were_measured_are_not_chosen():
     costs = StepCosts(rows, times, LENGTHS, skips_padding=True)
     assert costs.by_length(4) == {0: 6.0, 3: 9.0}
     assert costs.by_length(2) == {0: 6.0, 3: 7.0, 7: 9.0}
+
+
+def test_a_batch_size_without_any_time_is_not_drafted_for():
+    rows = table([1, 4], lengths=(3,))
+    costs = StepCosts(rows, {rows.decode[0]: 9.0}, (3,), skips_padding=True)
+    assert costs.by_length(1) == {3: 9.0}
+    assert costs.by_length(4) == {}
+    asks, proposals = [SimpleNamespace(request_id=i, limit=3) for i in range(4)], [Proposal((1, 2, 3))] * 4
+    assert AdaptiveLength(costs, (3,)).to_verify(asks, proposals) == [0] * 4
 
 
 def test_an_estimate_starts_from_what_the_engine_has_seen_of_such_evidence():
@@ -215,7 +224,7 @@ def test_rows_without_a_proposal_cost_nothing_more_where_padding_is_left_out(ski
     asks = [SimpleNamespace(request_id=i, limit=3) for i in range(4)]
     for _ in range(40):
         estimates.score(0, Proposal((1, 2, 3)), 3, (1, 2, 3, 4))
-    assert (costs.of_tokens(7, 7)[0] if skips_padding else costs.by_length(4)[3]) == (13.0 if skips_padding else 22.0)
+    assert (costs.of_tokens(4)[7] if skips_padding else costs.by_length(4)[3]) == (13.0 if skips_padding else 22.0)
     assert estimates.to_verify(asks, [Proposal((1, 2, 3)), *[Proposal(())] * 3]) == chosen
 
 
@@ -247,7 +256,7 @@ def test_a_proposer_that_offers_more_than_was_asked_for_is_cut(skips_padding):
 )
 def test_no_other_lengths_promise_more(rows, steps):
     chances = [Chance(*row) for row in rows]
-    costs = 10.0 + np.cumsum(steps)[: 1 + sum(chance.length for chance in chances)]
+    costs = (10.0 + np.cumsum(steps)[: 1 + sum(chance.length for chance in chances)]).tolist()
 
     def speed(lengths):
         pairs = zip(chances, lengths, strict=True)
@@ -292,6 +301,11 @@ def test_requests_and_engine_are_counted_alike():
 ASK = SimpleNamespace(request_id=0, limit=7)
 
 
+def drafted(choice):
+    """How many tokens are asked for in the next step, of a proposer that is free."""
+    return 0 if choice.rests() else choice.to_draft([ASK], 0.0)
+
+
 class KnownCosts:
     measured = True
     skips_padding = False
@@ -307,7 +321,7 @@ def test_free_drafts_that_never_pay_are_asked_for_now_and_then():
     choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 50.0}), (0, 7))
     asked = []
     for _ in range(100):
-        asked.append(choice.to_draft([ASK], 0.0))
+        asked.append(drafted(choice))
         if asked[-1]:
             assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [0]
     assert asked[:32] == [7] * 32
@@ -318,7 +332,7 @@ def test_free_drafts_that_hardly_ever_pay_are_asked_for_less_too():
     choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 1.1}), (0, 7))
     asked = []
     for step in range(400):
-        asked.append(choice.to_draft([ASK], 0.0))
+        asked.append(drafted(choice))
         if asked[-1]:
             choice.to_verify([ASK], [Proposal((1,) * 7, evidence=step)])  # an even chance: always worth it
         right = asked[-1] and step % 97 == 0
@@ -329,8 +343,8 @@ def test_free_drafts_that_hardly_ever_pay_are_asked_for_less_too():
 def test_a_free_draft_that_pays_ends_the_rest():
     choice = AdaptiveLength(KnownCosts({0: 1.0, 7: 1.1}), (0, 7))
     for _ in range(50):
-        choice.to_draft([ASK], 0.0)  # nothing to verify
-    while not choice.to_draft([ASK], 0.0):
+        drafted(choice)  # nothing to verify
+    while not drafted(choice):
         pass
     assert choice.to_verify([ASK], [Proposal((1,) * 7)]) == [7]
-    assert [choice.to_draft([ASK], 0.0) for _ in range(5)] == [7] * 5
+    assert [drafted(choice) for _ in range(5)] == [7] * 5

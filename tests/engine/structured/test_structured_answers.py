@@ -13,6 +13,7 @@ from scripted import Scripted
 from tiny_tokenizers import byte_level
 
 from polybatch.engine import StructuredOutput
+from polybatch.engine.batch import best_tokens
 from polybatch.engine.request import Completion, Request
 from polybatch.engine.sampling_params import SamplingParams
 from polybatch.engine.sequence import Sequence
@@ -188,7 +189,7 @@ def test_the_state_is_that_of_reading_the_accepted_tokens(structured, drafts, fi
         proposal = sequence.allowed(Proposal(tuple(drafted), rows))
         tokens = [first, *sequence.token_ids]
         logits = np.stack([noise([*tokens, *proposal.token_ids[:i]]) for i in range(len(proposal) + 1)])
-        delta = sequence.extend(logits, proposal)
+        delta = sequence.extend(logits, best_tokens(logits), proposal)
         replay = GRAMMARS.compile(structured)
         for token in sequence.token_ids:
             assert token in allowed(replay)
@@ -237,7 +238,7 @@ def test_drawn_drafts_that_are_refused_leave_the_distribution_as_it_is():
             Request(0, (1,), params, print, None, Three()), ctx_len=9, eos_token_ids=(), detokenizer=None
         )
         proposal = sequence.allowed(Proposal((drawn,), draft[None]))
-        counts[sequence.extend(logits[: len(proposal) + 1], proposal).token_ids[0]] += 1
+        counts[sequence.extend(logits[: len(proposal) + 1], best_tokens(logits), proposal).token_ids[0]] += 1
     np.testing.assert_allclose(counts / counts.sum(), target[:3] / target[:3].sum(), atol=0.025)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from polybatch.engine.batch import split_rows
 from polybatch.engine.speculation.costs import StepCosts
@@ -23,8 +21,8 @@ _REST_BELOW = 0.03
 _GAIN_MEMORY = 32
 _REST_STEPS = 4
 """Free drafting takes some time too, a few percent of a step of a small model. Where nothing was worth verifying for so
-many steps, or a row got fewer tokens of it a step than this (over about so many rows and steps), one step in so many
-drafts."""
+many steps, or a row got fewer tokens of it a step than this (over about so many rows and steps that drafted), one step
+in so many drafts."""
 _MARGIN = 1.1
 """How much more it is taken to cost to verify than was measured: acceptance takes time too, and where the gain is small
 it is the error of its estimate."""
@@ -34,6 +32,10 @@ _DRAFT_SHARE = 0.25
 
 class LengthChoice(Protocol):
     """Decides on K, twice per decode step, and hears what came of it."""
+
+    def rests(self) -> bool:
+        """Whether to ask for no drafts in this step although they are free."""
+        ...
 
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         """The most tokens to draft for each row; one more for all rows costs ``draft_ms`` (None: unknown)."""
@@ -57,6 +59,9 @@ class FixedLength:
 
     def __init__(self, drafted: int) -> None:
         self._drafted = drafted
+
+    def rests(self) -> bool:
+        return False
 
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
         return self._drafted
@@ -90,12 +95,14 @@ class AdaptiveLength:
         self._probing = False
         self._gain = 1.0
 
+    def rests(self) -> bool:
+        self._steps_without += 1
+        rests = self._steps_without > _REST_AFTER or self._gain < _REST_BELOW
+        return rests and self._steps_without % _REST_STEPS > 0
+
     def to_draft(self, asks: Sequence[Ask], draft_ms: float | None) -> int:
-        self._probing = False
         if draft_ms == 0.0:
-            self._steps_without += 1
-            rests = self._steps_without > _REST_AFTER or self._gain < _REST_BELOW
-            return 0 if rests and self._steps_without % _REST_STEPS else self._lengths[-1]
+            return self._lengths[-1]
         costs = self._costs.by_length(len(asks))
         if draft_ms is None or not self._costs.measured:
             draft_ms = _DRAFT_SHARE * min(costs.values(), default=0.0)
@@ -124,16 +131,16 @@ class AdaptiveLength:
 
     def _by_row(self, chances: Sequence[Chance]) -> list[int]:
         best: list[int] = []
-        for _, rows in split_rows(chances, self._costs.cover(len(chances))):
-            costs = self._costs.of_tokens(len(rows), len(rows) + sum(chance.length for chance in rows))
-            costs[1:] *= _MARGIN
-            best += best_lengths(rows, costs)
+        for part, rows in split_rows(chances, self._costs.cover(len(chances))):
+            most = sum(chance.length for chance in rows)
+            costs = self._costs.of_tokens(part.batch_size)[len(rows) : len(rows) + most + 1]
+            best += best_lengths(rows, [costs[0], *(_MARGIN * cost for cost in costs[1:])] if most else costs)
         return best
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
         if self._probing and verified:
             self._steps_without = 0
-        accepted = offered.trimmed(verified).accepted(new_tokens)
+        accepted = min(offered.accepted(new_tokens), verified)
         self._gain += (accepted - self._gain) / _GAIN_MEMORY
         self._estimates.score(request_id, offered.trimmed(max(verified, 1)), new_tokens)
 
@@ -165,14 +172,19 @@ def best_length(chances: Sequence[Chance], costs: Mapping[int, float]) -> int | 
     return min(speeds, key=lambda drafted: (-speeds[drafted], drafted), default=None)
 
 
-def best_lengths(chances: Sequence[Chance], costs: NDArray[np.float64]) -> list[int]:
+def best_lengths(chances: Sequence[Chance], costs: Sequence[float]) -> list[int]:
     """Each row's K with the most expected tokens per cost of a step over these rows, the fewest of equals.
 
     costs: of a step with 0, 1, 2 ... drafted tokens in all. A row's tokens are ever less likely to be accepted, so the
     likeliest of all rows together are always the first ones of each.
     """
     tokens = [(chance.rate**n, row) for row, chance in enumerate(chances) for n in range(1, chance.length + 1)]
-    tokens.sort(key=lambda token: -token[0])
-    expected = len(chances) + np.cumsum([0.0, *(probability for probability, _ in tokens)])
-    taken = Counter(row for _, row in tokens[: int(np.argmax(expected / costs))])
+    tokens.sort(key=itemgetter(0), reverse=True)
+    expected = float(len(chances))
+    best, most = 0, expected / costs[0]
+    for drafted, (probability, _) in enumerate(tokens, 1):
+        expected += probability
+        if expected / costs[drafted] > most:
+            best, most = drafted, expected / costs[drafted]
+    taken = Counter(row for _, row in tokens[:best])
     return [taken[row] for row in range(len(chances))]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polybatch.engine.batch import split_rows
 from polybatch.engine.protocols import SpecializationLike, TableLike
@@ -22,8 +21,9 @@ better: they come with every compile that is not told to leave them out.
 class StepCosts:
     """Milliseconds of a decode step over some rows at some K, from the times measured at compile.
 
-    skips_padding: the step costs what its live tokens cost, and its time is read off between the measured steps with
-        the next fewer and the next more tokens. Otherwise it costs what was measured for the shape that runs.
+    skips_padding: the step costs what its live tokens cost, and its time is read off between the measured steps of its
+        batch size with the next fewer and the next more tokens (each sequence adds its attention to a step, so what
+        as many tokens of fewer sequences take is too little). Otherwise it costs what was measured for its shape.
 
     Where the program holds no times at all, a step is taken to cost 24 + its tokens (the unit is then not the
     millisecond, which changes no choice). Where it holds some, a K that was not measured is never chosen.
@@ -36,7 +36,7 @@ class StepCosts:
         self._step_ms = step_ms or {}
         self._lengths = tuple(lengths)
         self.skips_padding = skips_padding
-        self._token_ms = _by_tokens(self._step_ms)
+        self._token_costs: dict[int, list[float]] = {}
         self._known: dict[int, dict[int, float]] = {}
         self._covers: dict[tuple[int, int], Sequence[SpecializationLike]] = {}
 
@@ -58,13 +58,16 @@ class StepCosts:
             self._known[rows] = costs
         return self._known[rows]
 
-    def of_tokens(self, first: int, last: int) -> NDArray[np.float64]:
-        """The cost of a step of ``first`` to ``last`` live tokens where padding is left out; inf where unknown."""
-        tokens = np.arange(first, last + 1)
-        if not self._step_ms:
-            return (_FIXED_TOKENS + tokens).astype(np.float64)
-        counts, times = self._token_ms
-        return np.interp(tokens, counts, times, right=np.inf)
+    def of_tokens(self, batch_size: int) -> Sequence[float]:
+        """The cost of a step by the number of its live tokens where padding is left out; inf where unknown."""
+        if batch_size not in self._token_costs:
+            tokens = np.arange(batch_size * (self._lengths[-1] + 1) + 1)
+            costs = (_FIXED_TOKENS + tokens).astype(np.float64)
+            if self._step_ms:
+                counts, times = _by_tokens(self._step_ms, batch_size)
+                costs = np.interp(tokens, counts or [0], times or [np.inf], right=np.inf)
+            self._token_costs[batch_size] = costs.tolist()
+        return self._token_costs[batch_size]
 
     def cover(self, rows: int, drafted: int = 0) -> Sequence[SpecializationLike]:
         """The rows of the table that such a decode step runs; where padding is left out the same for every K."""
@@ -75,14 +78,18 @@ class StepCosts:
 
     def _step_cost(self, row: SpecializationLike, live_tokens: int) -> float:
         if self.skips_padding:
-            return float(self.of_tokens(live_tokens, live_tokens)[0])
+            return self.of_tokens(row.batch_size)[live_tokens]
         if not self._step_ms:
             return float(_FIXED_TOKENS + row.seq_len * row.batch_size)
         return self._step_ms.get(row, np.inf)
 
 
-def _by_tokens(step_ms: Mapping[Any, float]) -> tuple[list[int], list[float]]:
-    """Token counts of the measured decode steps, ascending, and the time of each: the least of all with as many."""
-    shapes = [(row.batch_size * row.seq_len, ms) for row, ms in step_ms.items() if row.phase == "decode"]
+def _by_tokens(step_ms: Mapping[Any, float], batch_size: int) -> tuple[list[int], list[float]]:
+    """Token counts, ascending, and times of the measured steps of a batch size; below it, of one token a row.
+
+    Fewer tokens never take longer: where it was measured so, that was noise.
+    """
+    decode = [(row.batch_size, row.seq_len, ms) for row, ms in step_ms.items() if row.phase == "decode"]
+    shapes = [(b * s, ms) for b, s, ms in decode if b == batch_size or (b < batch_size and s == 1)]
     counts = sorted({tokens for tokens, _ in shapes})
     return counts, [min(ms for tokens, ms in shapes if tokens >= count) for count in counts]

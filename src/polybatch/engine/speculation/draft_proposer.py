@@ -109,7 +109,6 @@ class DraftProposer:
             self._run(batch, [by_id[row.request_id] for row in batch.rows])
 
     def _run(self, batch: Batch, drafts: Sequence[Draft]) -> None:
-        logits = self._session.run(batch.inputs())["logits"]
-        for index, (row, draft) in enumerate(zip(batch.rows, drafts, strict=True)):
-            last = batch.row_logits(logits, index)[-1]
-            draft.ran(len(row.token_ids), last[: self._vocab_size])
+        logits = self._session.run_live(batch.inputs())
+        for row, draft, own in zip(batch.rows, drafts, batch.logits_rows(logits), strict=True):
+            draft.ran(len(row.token_ids), logits[own][-1, : self._vocab_size])

@@ -11,7 +11,7 @@ from polybatch.engine.protocols import ProgramLike
 from polybatch.engine.sequence import Sequence as LiveSequence
 from polybatch.engine.speculation.choice import AdaptiveLength, FixedLength, LengthChoice
 from polybatch.engine.speculation.costs import StepCosts
-from polybatch.engine.speculation.proposal import NOTHING, Proposal
+from polybatch.engine.speculation.proposal import Proposal
 from polybatch.engine.speculation.proposer import Ask, Proposer, Speculation
 from polybatch.engine.speculation.stats import SpeculationStats, SpeculationTally
 
@@ -64,14 +64,14 @@ class Speculator:
 
     def propose(self, rows: Sequence[StepRow], sequences: Mapping[int, LiveSequence]) -> tuple[StepRow, ...]:
         """The decode rows with their proposals. Raises what the proposer raises."""
-        # A step gives one token more than it accepts, so the last token that a sequence may get is never drafted.
-        open_ended = [Ask(sequence, sequence.remaining_tokens - 1) for sequence in _in_order(rows, sequences)]
         draft_ms = self._proposer.draft_ms(len(rows))
-        most = self._choice.to_draft(open_ended, draft_ms)
-        if most == 0 and draft_ms == 0.0:  # others keep a cache up to date even so
+        if draft_ms == 0.0 and self._choice.rests():
             self._offers.clear()
             return tuple(rows)
-        asks = [Ask(ask.sequence, min(ask.limit, most)) for ask in open_ended]
+        # A step gives one token more than it accepts, so the last token that a sequence may get is never drafted.
+        open_ended = [Ask(sequence, sequence.remaining_tokens - 1) for sequence in _in_order(rows, sequences)]
+        most = self._choice.to_draft(open_ended, draft_ms)
+        asks = [Ask(ask.sequence, min(ask.limit, most)) for ask in open_ended]  # of 0 too: some keep a cache up to date
         drafted = self._proposer.propose(asks)
         proposals = [sequences[ask.request_id].allowed(proposal) for ask, proposal in zip(asks, drafted, strict=True)]
         self._offers = {ask.request_id: proposal for ask, proposal in zip(asks, proposals, strict=True)}
@@ -89,12 +89,15 @@ class Speculator:
 
     def score(self, row: StepRow, new_tokens: Sequence[int]) -> None:
         """``new_tokens`` came of a decode row."""
+        offered = self._offers.get(row.request_id)
+        if offered is None:  # nothing was asked for, so there is nothing to learn
+            return
         verified = len(row.proposal)
         if verified:
             accepted = row.proposal.accepted(new_tokens)
             for tally in (self.total, self._requests[row.request_id]):
                 tally.proposal(verified, accepted)
-        self._choice.score(row.request_id, self._offers.get(row.request_id, NOTHING), verified, new_tokens)
+        self._choice.score(row.request_id, offered, verified, new_tokens)
 
     def stats(self, request_id: int) -> SpeculationStats:
         """What has been counted for a live request."""

@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from polybatch.targets.base import Float32Array, Int64Array
+from polybatch.targets.base import Float32Array, StepArrays
 
-StepArrays = tuple[Int64Array, Int64Array, Int64Array, Int64Array]
-"""input_ids [b, s], position_ids [b, s], batch_index [b, 1], logits_index [b, n]."""
 _Indices = NDArray[np.intp]
 
 
@@ -33,9 +30,8 @@ class LiveStep:
     shape: tuple[int, int]
     """Rows and logits per row of the whole step."""
 
-    def whole_logits(self, logits: torch.Tensor) -> Float32Array:
+    def whole_logits(self, computed: Float32Array) -> Float32Array:
         """Logits [rows, columns, vocab] of what ran as those of the whole step; 0 where nothing ran."""
-        computed: Float32Array = logits.numpy()
         if self.place is None or computed.shape[:-1] == self.shape:
             return computed
         whole = np.zeros((*self.shape, computed.shape[-1]), np.float32)  # pages that nobody writes cost nothing

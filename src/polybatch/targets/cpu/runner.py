@@ -16,7 +16,8 @@ from polybatch.kv_layout import CacheSpec, KVLayout
 from polybatch.targets.base import Float32Array, Int64Array, SlotKV
 from polybatch.targets.cpu.cache_packing import KernelPacking, SlotLayer, copy_positions
 from polybatch.targets.cpu.native import KernelLibrary
-from polybatch.targets.cpu.padding import live_step
+from polybatch.targets.cpu.padding import LiveStep, live_step
+from polybatch.targets.live_logits import live_logits
 from polybatch.weights import PAGE_BYTES, map_safetensors
 
 GRAPH = "graph.so"
@@ -117,13 +118,24 @@ class CpuRunner:
         self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
     ) -> Float32Array:
         live = live_step((input_ids, position_ids, batch_index, logits_index))
+        return live.whole_logits(self._run(live))
+
+    def run_live(
+        self, input_ids: Int64Array, position_ids: Int64Array, batch_index: Int64Array, logits_index: Int64Array
+    ) -> Float32Array:
+        live = live_step((input_ids, position_ids, batch_index, logits_index))
+        _, positions, _, wanted = live.arrays
+        return live_logits(self._run(live), positions, wanted)
+
+    def _run(self, live: LiveStep) -> Float32Array:
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in live.arrays]
         before = self._kernels.set_num_threads(self._threads)
         try:
             (logits,) = self._graph.run([*tensors, self._cache])
-            return live.whole_logits(logits)
         finally:
             self._kernels.set_num_threads(before)
+        computed: Float32Array = logits.numpy()
+        return computed
 
     def read_slot(self, slot: int) -> SlotKV:
         layers = [SlotLayer(self._cache[slot], self._layout, index) for index in range(len(self._layout.layers))]
