@@ -28,7 +28,7 @@ from bench.speculation.process import EngineProcess, EngineSpec
 from bench.speculation.prompts import OPEN, QUOTE
 from bench.speculation.report import markdown
 from bench.speculation.results import BASE, Workload
-from bench.speculation.turns import run_by_turns
+from bench.speculation.turns import Turns
 from polybatch import PromptLookup, SamplingParams
 
 LENGTHS = (0, 3, 7)
@@ -73,9 +73,11 @@ def _run(part: str, program: Path, batch: int, options: argparse.Namespace) -> I
         yield from _sweep(program, batch, options)
         return
     prompts, params, least = PARTS[part]
-    with _engines(program, batch, PromptLookup(), options.threads) as engines:
-        samples, _ = run_by_turns(engines, groups_of(prompts, batch), params, options.rounds)
-    yield Workload(part, batch, None, least, tuple(samples))
+    turns = Turns(groups_of(prompts, batch), params)
+    for _ in range(options.rounds):  # processes differ by what memory they get, so each round has its own
+        with _engines(program, batch, PromptLookup(), options.threads) as engines:
+            turns.run(engines)
+    yield Workload(part, batch, None, least, tuple(turns.samples))
 
 
 def _sweep(program: Path, batch: int, options: argparse.Namespace) -> Iterator[Workload]:
@@ -85,15 +87,16 @@ def _sweep(program: Path, batch: int, options: argparse.Namespace) -> Iterator[W
         answers = dict(engine.run(0, messages(OPEN[:4]), params)[1])
     for acceptance in options.sweep:
         with _engines(program, batch, Oracle(answers, acceptance), options.threads) as engines:
-            samples, _ = run_by_turns(engines, groups, params, 1)
-        yield Workload("sweep", batch, acceptance, None, tuple(samples))
+            turns = Turns(groups, params)
+            turns.run(engines)
+        yield Workload("sweep", batch, acceptance, None, tuple(turns.samples))
 
 
 @contextlib.contextmanager
 def _engines(
     program: Path, batch: int, speculation: PromptLookup | Oracle, threads: int
 ) -> Iterator[list[EngineProcess]]:
-    """Without speculation, with the K that promises most and with each fixed K; warmed up."""
+    """Without speculation, with the K that promises most and with each fixed K; warmed up and in new processes."""
     variants = {BASE: (None, None), "adaptive": (speculation, None)}
     variants |= {f"K={fixed}": (speculation, fixed) for fixed in LENGTHS if fixed}
     with contextlib.ExitStack() as opened:
@@ -102,7 +105,7 @@ def _engines(
             for name, variant in variants.items()
         ]
         if isinstance(speculation, PromptLookup):
-            run_by_turns(engines, [messages(["Hello"] * batch)], SamplingParams(max_tokens=16), 1)
+            Turns([messages(["Hello"] * batch)], SamplingParams(max_tokens=16)).run(engines)
         yield engines
 
 
