@@ -18,6 +18,7 @@ import json
 import math
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -68,19 +69,23 @@ def _loads(options: argparse.Namespace) -> list[Run]:
     """Every load on every server."""
     programs = {name: _program(name, options) for name in options.programs}
     limits = Limits(options.first_ms, options.between_ms)
-    runs = []
-    with contextlib.ExitStack() as opened:
-        ports = {
-            name: opened.enter_context(Served(program, options.threads, steps=name if name in STEPS else "live")).port
-            for name, program in programs.items()
-        }
-        for port in ports.values():
-            send_at_once(port, asks(WARM_UP))
-        for arrivals, rate in _offered(options):
-            for name, turns in _by_turns(ports, arrivals, rate, options).items():
-                runs.append(summarize(options.precision, name, arrivals, rate, turns, limits))
-                print(runs[-1], file=sys.stderr)
-    return runs
+    turns: defaultdict[tuple[str, str, float | None], list[Turn]] = defaultdict(list)
+    for number in range(options.rounds):  # processes differ by what memory they get, so each round has its own
+        with contextlib.ExitStack() as opened:
+            ports = {
+                name: opened.enter_context(
+                    Served(program, options.threads, steps=name if name in STEPS else "live")
+                ).port
+                for name, program in programs.items()
+            }
+            for port in ports.values():
+                send_at_once(port, asks(WARM_UP))
+            for arrivals, rate in _offered(options):
+                for name, turn in _turn(ports, arrivals, rate, number, options).items():
+                    turns[name, arrivals, rate].append(turn)
+                    run = summarize(options.precision, name, arrivals, rate, turns[name, arrivals, rate], limits)
+                    print(run, file=sys.stderr)
+    return [summarize(options.precision, *load, taken, limits) for load, taken in turns.items()]
 
 
 def _offered(options: argparse.Namespace) -> list[tuple[str, float | None]]:
@@ -89,24 +94,23 @@ def _offered(options: argparse.Namespace) -> list[tuple[str, float | None]]:
     return [*(rates if "rates" in options.only else ()), *([("burst", None)] if "saturation" in options.only else ())]
 
 
-def _by_turns(
-    ports: Mapping[str, int], arrivals: str, rate: float | None, options: argparse.Namespace
-) -> dict[str, list[Turn]]:
-    """What came of one load, turn by turn; the lock is held for one turn of one server at a time."""
-    turns: dict[str, list[Turn]] = {name: [] for name in ports}
-    for turn in range(options.rounds):
-        offered, at = 0.0, [0.0] * options.load.requests
-        if rate is not None:
-            offered = options.seconds / options.rounds
-            if arrivals == "burst":  # whole periods of them
-                offered = options.burst / rate * math.ceil(offered * rate / options.burst)
-            at = times(arrivals, rate, offered, options.seed + turn, options.burst)
-        requests = asks(Load(len(at), options.load.prompt_tokens, options.load.new_tokens))
-        for name, port in ports.items():
-            with held(options.lock, exclusive=True):
-                started = time.perf_counter()
-                outcomes = send(port, requests, at)
-                turns[name].append(Turn(max(offered, time.perf_counter() - started), outcomes))
+def _turn(
+    ports: Mapping[str, int], arrivals: str, rate: float | None, number: int, options: argparse.Namespace
+) -> dict[str, Turn]:
+    """What came of one load in one round; the lock is held for one server at a time."""
+    turns: dict[str, Turn] = {}
+    offered, at = 0.0, [0.0] * options.load.requests
+    if rate is not None:
+        offered = options.seconds / options.rounds
+        if arrivals == "burst":  # whole periods of them
+            offered = options.burst / rate * math.ceil(offered * rate / options.burst)
+        at = times(arrivals, rate, offered, options.seed + number, options.burst)
+    requests = asks(Load(len(at), options.load.prompt_tokens, options.load.new_tokens))
+    for name, port in ports.items():
+        with held(options.lock, exclusive=True):
+            started = time.perf_counter()
+            outcomes = send(port, requests, at)
+            turns[name] = Turn(max(offered, time.perf_counter() - started), outcomes)
     return turns
 
 

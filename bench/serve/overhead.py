@@ -1,4 +1,4 @@
-"""What HTTP and asyncio cost: the same work through ``Engine`` in one process, and through a server."""
+"""What HTTP and asyncio cost: the same work through ``Engine`` in a process of its own, and through a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from bench.peers.protocol import Load
 from bench.serve.load import VOCABULARY, asks, send_at_once
 from bench.serve.served import Served
-from polybatch import Engine, Program, SamplingParams
+from bench.speculation.process import EngineProcess, EngineSpec
+from polybatch import SamplingParams
 
 WAYS = ("engine", "whole", "stream")
 
@@ -31,21 +32,29 @@ class Overhead:
 
 
 def measure(program: Path, load: Load, rounds: int, threads: int) -> Overhead:
-    """The ways take turns, so that a slow minute of the machine hits all of them."""
+    """The ways take turns, so that a slow minute of the machine hits all of them.
+
+    Each round has processes of its own: they differ, by what memory they get, by more than what is to be measured.
+    """
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    params = SamplingParams(load.new_tokens, ignore_eos=True)
-    with (
-        Served(program, threads) as served,
-        Engine(Program.load(program), threads=threads, prefix_cache=False) as engine,
-    ):
-        for turn in range(rounds + 1):
+    warm_up = Load(load.requests, load.prompt_tokens, 1)
+    for _ in range(rounds):
+        with (
+            Served(program, threads) as served,
+            EngineProcess("engine", EngineSpec(program, None, None, threads)) as engine,
+        ):
             for way in WAYS:
-                started = time.perf_counter()
-                if way == "engine":
-                    engine.generate(load.prompts(VOCABULARY), params)
-                else:
-                    outcomes = send_at_once(served.port, asks(load, stream=way == "stream"))
-                    assert all(outcome.ok for outcome in outcomes)
-                if turn:  # the first one warms up
-                    seconds[way].append(time.perf_counter() - started)
+                _seconds(way, served, engine, warm_up)
+            for way in WAYS:
+                seconds[way].append(_seconds(way, served, engine, load))
     return Overhead(seconds)
+
+
+def _seconds(way: str, served: Served, engine: EngineProcess, load: Load) -> float:
+    if way == "engine":
+        sample, _ = engine.run(0, load.prompts(VOCABULARY), SamplingParams(load.new_tokens, ignore_eos=True))
+        return sample.seconds
+    started = time.perf_counter()
+    outcomes = send_at_once(served.port, asks(load, stream=way == "stream"))
+    assert all(outcome.ok for outcome in outcomes)
+    return time.perf_counter() - started

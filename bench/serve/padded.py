@@ -17,8 +17,9 @@ import numpy as np
 
 from bench.serve.served import CTX_LEN
 from polybatch.cli import main
+from polybatch.targets.base import StepArrays
 from polybatch.targets.cpu import runner
-from polybatch.targets.cpu.padding import LiveStep, StepArrays
+from polybatch.targets.cpu.padding import LiveStep
 
 
 def padded(arrays: StepArrays) -> LiveStep:
@@ -39,4 +40,5 @@ STEPS: dict[str, Callable[[StepArrays], LiveStep]] = {"padded": padded, "static"
 if __name__ == "__main__":
     runner.live_step = STEPS[sys.argv.pop(1)]
     runner.CpuRunner.skips_padding = False
+    del runner.CpuRunner.run_live  # fixed shapes give the logits of the whole step
     main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +18,7 @@ from bench.speculation.measure import Chat, Sample, total
 from polybatch import Engine, Program, SamplingParams
 from polybatch.engine import EngineStats
 
+Prompts = Sequence[Chat | list[int]]
 Tokens = list[tuple[tuple[int, ...], tuple[int, ...]]]
 """Prompt and answer of each completion."""
 
@@ -48,7 +50,7 @@ class EngineProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, group: int, prompts: list[Chat], params: SamplingParams) -> tuple[Sample, Tokens]:
+    def run(self, group: int, prompts: Prompts, params: SamplingParams) -> tuple[Sample, Tokens]:
         """All the prompts at once; EOFError when the process died."""
         self._pipe.send((prompts, params))
         measured, tokens = self._pipe.recv()
@@ -71,7 +73,7 @@ def _serve(pipe: Connection, spec: EngineSpec) -> None:
             pipe.send(_answer(engine, prompts, params))
 
 
-def _answer(engine: Engine, prompts: list[Chat], params: SamplingParams) -> tuple[dict[str, Any], Tokens]:
+def _answer(engine: Engine, prompts: Prompts, params: SamplingParams) -> tuple[dict[str, Any], Tokens]:
     before, started = engine.stats, time.perf_counter()
     completions = engine.generate(prompts, params)
     seconds = time.perf_counter() - started
