@@ -3,8 +3,8 @@
 Two programs of one model with 64 slots: one with the decode batches 1, 2, 4 ... 64 (dynamic), one with 64 only, which
 is served three times: as it is (fixed; target cpu leaves out padding rows), with padding rows run (padded), and with
 padding rows that attend to the whole context, as on targets of fixed shapes (static). All are served over HTTP and get
-the same requests at the same times, by turns, so that a slow minute of the machine hits all of them. The part overhead
-compares a server with the engine in process.
+the same requests at the same times, by turns in random order, so that a slow minute of the machine hits all of them.
+The part overhead compares a server with the engine in process.
 Prints Markdown and writes OUT/serve.json and, where matplotlib is installed, OUT/serve.png. Loads that are not run
 again keep their figures in OUT.
 """
@@ -16,6 +16,7 @@ import contextlib
 import importlib.util
 import json
 import math
+import random
 import sys
 import time
 from collections import defaultdict
@@ -70,7 +71,9 @@ def _loads(options: argparse.Namespace) -> list[Run]:
     programs = {name: _program(name, options) for name in options.programs}
     limits = Limits(options.first_ms, options.between_ms)
     turns: defaultdict[tuple[str, str, float | None], list[Turn]] = defaultdict(list)
+    order = random.Random(options.seed)
     for number in range(options.rounds):  # processes differ by what memory they get, so each round has its own
+        programs = dict(order.sample([*programs.items()], len(programs)))
         with contextlib.ExitStack() as opened:
             ports = {
                 name: opened.enter_context(
@@ -83,8 +86,7 @@ def _loads(options: argparse.Namespace) -> list[Run]:
             for arrivals, rate in _offered(options):
                 for name, turn in _turn(ports, arrivals, rate, number, options).items():
                     turns[name, arrivals, rate].append(turn)
-                    run = summarize(options.precision, name, arrivals, rate, turns[name, arrivals, rate], limits)
-                    print(run, file=sys.stderr)
+                    print(summarize(options.precision, name, arrivals, rate, [turn], limits), file=sys.stderr)
     return [summarize(options.precision, *load, taken, limits) for load, taken in turns.items()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -32,12 +33,13 @@ class Overhead:
 
 
 def measure(program: Path, load: Load, rounds: int, threads: int) -> Overhead:
-    """The ways take turns, so that a slow minute of the machine hits all of them.
+    """The ways take turns in random order, so that a slow minute of the machine hits all of them.
 
     Each round has processes of its own: they differ, by what memory they get, by more than what is to be measured.
     """
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     warm_up = Load(load.requests, load.prompt_tokens, 1)
+    order = random.Random(0)
     for _ in range(rounds):
         with (
             Served(program, threads) as served,
@@ -45,7 +47,7 @@ def measure(program: Path, load: Load, rounds: int, threads: int) -> Overhead:
         ):
             for way in WAYS:
                 _seconds(way, served, engine, warm_up)
-            for way in WAYS:
+            for way in order.sample(WAYS, len(WAYS)):
                 seconds[way].append(_seconds(way, served, engine, load))
     return Overhead(seconds)
 
