@@ -15,6 +15,7 @@ from bench.serve.load import VOCABULARY, asks, send_at_once
 from bench.serve.served import Served
 from bench.speculation.process import EngineProcess, EngineSpec
 from polybatch import SamplingParams
+from polybatch.cli.app import SPIN_COUNT
 
 WAYS = ("engine", "whole", "stream")
 
@@ -39,7 +40,7 @@ def measure(program: Path, load: Load, rounds: int, threads: int) -> Overhead:
     Each round has processes of its own: they differ, by what memory they get, by more than what is to be measured. The
     engine's gets the spin count that the command sets for the server (``polybatch.cli.app``), which is not HTTP's cost.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     warm_up = Load(load.requests, load.prompt_tokens, 1)
     order = random.Random(0)

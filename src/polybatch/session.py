@@ -80,6 +80,7 @@ class InferenceSession:
         self._table = table
         self._runner: StepRunner | None = runner
         self._select = runner.select if isinstance(runner, FixedShapeRunner) else None
+        self._run_live = runner.run_live if isinstance(runner, LiveRunner) else None
         self._skips_padding = runner.skips_padding
         self._copies_slots = runner.copies_slots
         self._vocab_size = vocab_size
@@ -126,8 +127,8 @@ class InferenceSession:
         row, arrays = self._checked(inputs)
         with self._lock:
             runner = self._runner_for(row)
-            if isinstance(runner, LiveRunner):
-                logits = runner.run_live(*arrays)
+            if self._run_live is not None:
+                logits = self._run_live(*arrays)
             else:
                 _, positions, _, wanted = arrays
                 logits = live_logits(runner.run(*arrays), positions, wanted)

@@ -17,6 +17,10 @@ from polybatch.cli.group import OneLineErrors
 from polybatch.cli.inspect import inspect_command
 from polybatch.cli.serve import serve_command
 
+SPIN_COUNT = "2000"
+"""Threads that wait sleep after some microseconds, not milliseconds: beside other work they would hold the core that
+the thread they wait for needs."""
+
 app = typer.Typer(
     name="polybatch",
     cls=OneLineErrors,
@@ -54,9 +58,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries; ours is another
-    # Threads that wait sleep after some microseconds, not milliseconds: beside other work they would hold the core that
-    # the thread they wait for needs. Read by libgomp when torch loads it.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read by libgomp when torch loads it
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character must not end the answer
             stream.reconfigure(errors="backslashreplace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isfinite
 from typing import TypeVar
 
@@ -75,13 +76,9 @@ class Batch:
         The first follow the row's own last token and each of the rest a proposed one. A step gives logits for each
         row's last live token only, or, in a program compiled for speculation, for every live token.
         """
-        if len(logits) == len(self.rows):
-            return [slice(index, index + 1) for index in range(len(self.rows))]
-        slices, end = [], 0
-        for row in self.rows:
-            end += len(row.token_ids)
-            slices.append(slice(end - 1 - len(row.proposal), end))
-        return slices
+        last_only = len(logits) == len(self.rows)
+        ends = accumulate(1 if last_only else len(row.token_ids) for row in self.rows)
+        return [slice(end - 1 - len(row.proposal), end) for row, end in zip(self.rows, ends, strict=True)]
 
     def _slots(self) -> list[int]:
         slots = [row.slot for row in self.rows]

@@ -32,7 +32,6 @@ class Sampler:
         """adjustments: of the sequence's logits; without, they are taken as they are."""
         self._params = params
         self._adjustments = adjustments
-        self._adjusts = adjustments is not None and adjustments.active
         self._generator = np.random.Generator(np.random.PCG64(params.seed))
 
     def sample(self, logits: Logits, best: int | None = None) -> int:
@@ -41,7 +40,7 @@ class Sampler:
         logits: float32 [vocab]; not modified. best: the id of their finite maximum, where it is known already.
         Raises ValueError when the logits hold no finite maximum (NaN, +inf, or everything masked).
         """
-        if best is None or self._adjusts:
+        if best is None or (self._adjustments is not None and self._adjustments.active):
             logits, best = self._adjusted(logits)
         if self._params.temperature == 0:
             return best

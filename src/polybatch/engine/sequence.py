@@ -64,8 +64,6 @@ class Sequence:
         logits: float32 [1 + len(proposal), vocab]; row i follows the first i proposed tokens.
         best: the most probable token of each, None where it is not finite.
         """
-        if not proposal.token_ids:
-            return self.accept(self.sample(logits[0], best[0]), logits[0])
         deltas = []
         for column, proposed in enumerate((*proposal.token_ids, None)):
             delta = self.accept(self._choose(logits[column], best[column], proposal, column), logits[column])
@@ -73,10 +71,6 @@ class Sequence:
             if delta.finish_reason is not None or delta.token_ids[0] != proposed:
                 break
         return _joined(deltas)
-
-    def sample(self, logits: Logits, best: int | None = None) -> int:
-        """Choose the next token from float32 [vocab]; ``best`` as :meth:`Sampler.sample` takes it."""
-        return self._sampler.sample(logits, best)
 
     def accept(self, token_id: int, logits: Logits) -> Delta:
         """Append a token chosen after float32 [vocab]; the delta's ``finish_reason`` says whether it was the last."""
@@ -114,7 +108,7 @@ class Sequence:
 
     def _choose(self, logits: Logits, best: int | None, proposal: Proposal, column: int) -> int:
         if proposal.distributions is None or column == len(proposal):
-            return self.sample(logits, best)
+            return self._sampler.sample(logits, best)
         return self._sampler.verify(logits, proposal.token_ids[column], proposal.distributions[column])
 
     def _measure(self, token_id: int, logits: Logits) -> tuple[TokenLogprobs, ...] | None:

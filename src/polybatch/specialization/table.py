@@ -113,14 +113,13 @@ class SpecializationTable:
         if live_rows < 0:
             raise StepInputError(f"live_rows cannot be negative, got {live_rows}")
         sizes = self.config.batch_sizes
-        if step_ms is None:
-            plain = cheapest_cover(live_rows, sizes, None)
-            return tuple(self.choose_decode(size, proposal_len, max_position) for size in plain)
-        rows = {size: self.choose_decode(size, proposal_len, max_position) for size in sizes}
         times = None
-        if all(row in step_ms for row in rows.values()):
-            times = tuple(step_ms[rows[size]] for size in sizes)
-        return tuple(rows[size] for size in cheapest_cover(live_rows, sizes, times))
+        if step_ms is not None:
+            rows = [self.choose_decode(size, proposal_len, max_position) for size in sizes]
+            if all(row in step_ms for row in rows):
+                times = tuple(step_ms[row] for row in rows)
+        cover = cheapest_cover(live_rows, sizes, times)
+        return tuple(self.choose_decode(size, proposal_len, max_position) for size in cover)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that :meth:`from_json` takes back."""

@@ -133,8 +133,8 @@ class AdaptiveLength:
         best: list[int] = []
         for part, rows in split_rows(chances, self._costs.cover(len(chances))):
             most = sum(chance.length for chance in rows)
-            costs = self._costs.of_tokens(part.batch_size)[len(rows) : len(rows) + most + 1]
-            best += best_lengths(rows, [costs[0], *(_MARGIN * cost for cost in costs[1:])] if most else costs)
+            plain, *drafting = self._costs.of_tokens(part.batch_size)[len(rows) : len(rows) + most + 1]
+            best += best_lengths(rows, [plain, *(_MARGIN * cost for cost in drafting)])
         return best
 
     def score(self, request_id: int, offered: Proposal, verified: int, new_tokens: Sequence[int]) -> None:
