@@ -20,7 +20,8 @@ _LIBRARY.define(
 )
 _LIBRARY.define(
     "packed_linear(Tensor x, Tensor weight, Tensor? bias, int out_features, bool float_result=False, "
-    "bool gated=False) -> Tensor"
+    "bool gated=False, Tensor? norm_weight=None, Tensor? norm_bias=None, float norm_eps=0.0, "
+    "Tensor? residual=None) -> Tensor"
 )
 _LIBRARY.define("expert_linear(Tensor x, Tensor weight, Tensor? bias, Tensor expert_index) -> Tensor")
 _LIBRARY.define(
@@ -28,7 +29,8 @@ _LIBRARY.define(
 )
 _LIBRARY.define(
     "packed_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, int out_features, "
-    "bool narrow_activations, bool float_result=False, bool gated=False) -> Tensor"
+    "bool narrow_activations, bool float_result=False, bool gated=False, Tensor? norm_weight=None, "
+    "Tensor? norm_bias=None, float norm_eps=0.0, Tensor? residual=None) -> Tensor"
 )
 _LIBRARY.define(
     "packed_expert_linear_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor expert_index, "
@@ -162,7 +164,7 @@ def _slot_attention_shape(  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("polybatch::packed_linear", lib=_LIBRARY)
 def _packed_linear_shape(  # type: ignore[no-untyped-def]
-    x, weight, bias, out_features, float_result=False, gated=False
+    x, weight, bias, out_features, float_result=False, gated=False, *_norm_and_residual
 ):
     columns = out_features // 2 if gated else out_features
     return x.new_empty((*x.shape[:-1], columns), dtype=torch.float32 if float_result else x.dtype)
@@ -180,7 +182,7 @@ def _packed_expert_linear_shape(x, weight, bias, expert_index, out_features):  #
 
 @torch.library.register_fake("polybatch::packed_linear_int8", lib=_LIBRARY)
 def _packed_linear_int8_shape(  # type: ignore[no-untyped-def]
-    x, weight, scale, bias, out_features, narrow_activations, float_result=False, gated=False
+    x, weight, scale, bias, out_features, narrow_activations, float_result=False, gated=False, *_norm_and_residual
 ):
     return _packed_linear_shape(x, weight, bias, out_features, float_result, gated)
 

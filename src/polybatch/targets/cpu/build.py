@@ -18,7 +18,9 @@ from polybatch.targets.cpu.gating import fuse_gates
 from polybatch.targets.cpu.graph import compile_graph
 from polybatch.targets.cpu.isa import Isa, available_isas, missing_features, resolve_isa
 from polybatch.targets.cpu.native import KernelLibrary, build_kernels, compiler_version, soname
+from polybatch.targets.cpu.norms import fuse_norms
 from polybatch.targets.cpu.passes import is_batch_invariant, pack_weights
+from polybatch.targets.cpu.residuals import fuse_residuals
 from polybatch.targets.cpu.runner import GRAPH, KERNELS, WEIGHTS, cache_layout, open_graph
 from polybatch.targets.cpu.weight_formats import WEIGHT_PLANS
 from polybatch.weights import write_safetensors
@@ -40,6 +42,8 @@ def build_program(request: BuildRequest, folder: Path) -> BuildResult:
     keep_float_results(graph)
     if kernels.has_gates:
         fuse_gates(graph)
+    fuse_residuals(graph)
+    fuse_norms(graph)
     request.progress("compiling the graph")
     constants = compile_graph(graph, inputs, isa, folder / KERNELS, soname(isa), folder / GRAPH)
     request.progress("storing weights")

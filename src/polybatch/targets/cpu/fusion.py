@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from polybatch.targets.cpu.fx_match import call_args
+
 aten = torch.ops.aten
 _SLOT_ATTENTION = torch.ops.polybatch.slot_attention.default
 
@@ -40,9 +42,9 @@ def fuse_rotary(graph: fx.GraphModule) -> int:
 
 def _match_rotation(node: Any) -> _Rotation | None:
     """``add(mul(x, cos), mul(cat(neg(x[h:]), x[:h]), sin))`` with cos and sin [b, 1, s, d] over the heads of x."""
-    terms = _args(node, aten.add.Tensor, 2)
-    straight = _args(terms[0], aten.mul.Tensor, 2) if terms else None
-    crossed = _args(terms[1], aten.mul.Tensor, 2) if terms else None
+    terms = call_args(node, aten.add.Tensor, 2)
+    straight = call_args(terms[0], aten.mul.Tensor, 2) if terms else None
+    crossed = call_args(terms[1], aten.mul.Tensor, 2) if terms else None
     if not straight or not crossed:
         return None
     x, cos, sin = straight[0], _over_heads(straight[1]), _over_heads(crossed[1])
@@ -54,18 +56,18 @@ def _match_rotation(node: Any) -> _Rotation | None:
 
 
 def _is_half_rotation(node: Any, x: fx.Node) -> bool:
-    parts = _args(node, aten.cat.default, 2)
+    parts = call_args(node, aten.cat.default, 2)
     if not parts or parts[1] not in (-1, 3) or len(parts[0]) != 2:
         return False
     negated, first = parts[0]
-    second = _args(negated, aten.neg.default, 1)
+    second = call_args(negated, aten.neg.default, 1)
     half = x.meta["val"].shape[-1] // 2
     return second is not None and _slice(first, x) == (0, half) and _slice(second[0], x) == (half, 2 * half)
 
 
 def _slice(node: Any, x: fx.Node) -> tuple[int, int] | None:
     """(start, end) of a slice of x's last dimension."""
-    args = _args(node, aten.slice.Tensor, 4)
+    args = call_args(node, aten.slice.Tensor, 4)
     if not args or args[0] is not x or args[1] not in (-1, 3):
         return None
     return args[2], min(args[3], x.meta["val"].shape[-1])
@@ -73,18 +75,11 @@ def _slice(node: Any, x: fx.Node) -> tuple[int, int] | None:
 
 def _over_heads(node: Any) -> fx.Node | None:
     """The float32 [b, s, d] behind ``unsqueeze(., 1)``; a cast to a narrower dtype in between is not needed."""
-    args = _args(node, aten.unsqueeze.default, 2)
+    args = call_args(node, aten.unsqueeze.default, 2)
     if not args or args[1] != 1:
         return None
     source = args[0]
-    cast = _args(source, aten.to.dtype, 2)
+    cast = call_args(source, aten.to.dtype, 2)
     if cast and cast[0].meta["val"].dtype == torch.float32:
         source = cast[0]
     return source if isinstance(source, fx.Node) and source.meta["val"].dtype == torch.float32 else None
-
-
-def _args(node: Any, target: Any, count: int) -> tuple[Any, ...] | None:
-    """The arguments of a call of ``target`` with that many of them, else None."""
-    if isinstance(node, fx.Node) and node.op == "call_function" and node.target == target and len(node.args) == count:
-        return node.args
-    return None

@@ -5,12 +5,11 @@ The kernel then has the two in registers, in float32, and writes half as much.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
 from polybatch.ops import PACKED_LINEARS
+from polybatch.targets.cpu.fx_match import only_user
 from polybatch.targets.cpu.packing import LINEAR_PANEL, interleaved
 
 aten = torch.ops.aten
@@ -43,9 +42,9 @@ def _gated_product(linear: fx.Node) -> fx.Node | None:
     parts = {tuple(user.args[1:]): user for user in linear.users if user.target == aten.slice.Tensor}
     if len(linear.users) != 2 or set(parts) != {(-1, 0, half), (-1, half, width)}:
         return None
-    silu = _only_user(parts[-1, 0, half], aten.silu.default)
-    product = None if silu is None else _only_user(silu, aten.mul.Tensor)
-    if product is None or product is not _only_user(parts[-1, half, width], aten.mul.Tensor):
+    silu = only_user(parts[-1, 0, half], aten.silu.default)
+    product = None if silu is None else only_user(silu, aten.mul.Tensor)
+    if product is None or product is not only_user(parts[-1, half, width], aten.mul.Tensor):
         return None
     return product
 
@@ -53,11 +52,6 @@ def _gated_product(linear: fx.Node) -> fx.Node | None:
 def _constants(linear: fx.Node) -> list[fx.Node]:
     """Its packed weight and, if it has them, scale and bias."""
     return [node for node in linear.all_input_nodes if node.op == "get_attr"]
-
-
-def _only_user(node: fx.Node, target: Any) -> fx.Node | None:
-    user = next(iter(node.users), None)
-    return user if len(node.users) == 1 and user is not None and user.target == target else None
 
 
 def _interleave(graph: fx.GraphModule, constant: fx.Node) -> None:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polybatch.targets.cpu.packing import LINEAR_PANEL, elements_per_group, packed_int8_shape, packed_linear_shape
+from polybatch.targets.cpu.packing import (
+    LINEAR_PANEL,
+    VECTOR,
+    elements_per_group,
+    packed_int8_shape,
+    packed_linear_shape,
+)
 
 _int64 = ctypes.c_int64
 _pointer = ctypes.c_void_p
@@ -33,6 +39,11 @@ class _LinearCall(ctypes.Structure):
         ("narrow_rows", _int64),
         ("float_result", _int64),
         ("gated", _int64),
+        ("norm_weight", _pointer),
+        ("norm_bias", _pointer),
+        ("norm_eps", ctypes.c_float),
+        ("residual", _pointer),
+        ("residual_row_stride", _int64),
     ]
 
 
@@ -108,6 +119,15 @@ class Int8:
     """Whether each row of x becomes int8 too, or integers that hold it: 16 bits of bfloat16, 23 of float32."""
 
 
+@dataclass(frozen=True)
+class Norm:
+    """The root mean square norm of each row of x: float32 vectors [K]."""
+
+    weight: Tensor
+    eps: float
+    bias: Tensor | None = None
+
+
 def packed_linear_call(
     x: Tensor,
     weight: Tensor,
@@ -116,6 +136,8 @@ def packed_linear_call(
     int8: Int8 | None = None,
     float_result: bool = False,
     gated: bool = False,
+    norm: Norm | None = None,
+    residual: Tensor | None = None,
 ) -> KernelCall:
     """x [..., K] times a weight from ``pack_linear``, plus an fp32 bias [N]: [..., N] in x's dtype.
 
@@ -124,8 +146,20 @@ def packed_linear_call(
     With ``int8`` the weight is from ``pack_linear_int8``; with ``float_result`` the sums come back as they are, fp32.
     ``gated`` (where the library ``has_gates``): weight, scale and bias are ``packing.interleaved`` ones of a gate and
     of what belongs to it, N in all, and the result is silu(gate) * the other, [..., N / 2].
+    ``norm`` is applied to x first. ``residual`` [..., N] of x's dtype is added before the result is rounded.
     """
     linear, result, lent = _linear_arguments(x, weight, bias, out_features, int8, (), float_result, gated)
+    if norm is not None:
+        _require_vectors((x.shape[-1],), norm_weight=norm.weight, norm_bias=norm.bias)
+        linear.norm_weight, linear.norm_eps = norm.weight.data_ptr(), norm.eps
+        linear.norm_bias = None if norm.bias is None else norm.bias.data_ptr()
+        lent = (*lent, norm.weight, norm.bias)
+    if residual is not None:
+        if residual.shape != result.shape or residual.dtype != result.dtype or gated or out_features % VECTOR:
+            raise ValueError(f"the residual {residual.dtype} {list(residual.shape)} does not fit {list(result.shape)}")
+        rows = residual.reshape(-1, out_features).contiguous()
+        linear.residual, linear.residual_row_stride = rows.data_ptr(), out_features
+        lent = (*lent, rows)
     return KernelCall("packed_linear", linear, result, lent)
 
 
@@ -169,11 +203,7 @@ def _linear_arguments(
     if x.dtype not in _ELEMENTS or weight.dtype not in dtypes or tuple(weight.shape) != (*stack, *shape):
         raise ValueError(f"x {x.dtype} {list(x.shape)} does not fit weight {weight.dtype} {list(weight.shape)}")
     scale = None if int8 is None else int8.scale
-    for name, vector in (("bias", bias), ("scale", scale)):
-        if vector is not None and (vector.dtype != torch.float32 or tuple(vector.shape) != (*stack, out_features)):
-            raise ValueError(
-                f"the {name} must be float32 {[*stack, out_features]}, not {vector.dtype} {list(vector.shape)}"
-            )
+    _require_vectors((*stack, out_features), bias=bias, scale=scale)
     if gated and out_features % LINEAR_PANEL:
         raise ValueError(f"gated columns come in whole panels of {LINEAR_PANEL}, not {out_features}")
     rows = x.reshape(-1, in_features) if in_features else x.new_empty(x.shape[:-1].numel(), 0)
@@ -199,6 +229,12 @@ def _linear_arguments(
         gated,
     )
     return call, y, (rows, weight, bias, scale)
+
+
+def _require_vectors(shape: tuple[int, ...], **vectors: Tensor | None) -> None:
+    for name, vector in vectors.items():
+        if vector is not None and (vector.dtype != torch.float32 or tuple(vector.shape) != shape):
+            raise ValueError(f"the {name} must be float32 {list(shape)}, not {vector.dtype} {list(vector.shape)}")
 
 
 def slot_attention_call(

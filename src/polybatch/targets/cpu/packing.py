@@ -11,6 +11,9 @@ from torch import Tensor
 LINEAR_PANEL = 32
 """Output columns of one panel of a packed weight."""
 
+VECTOR = 16
+"""Output columns that a kernel writes at once."""
+
 _INT8_GROUP = 4
 _INT8_LARGEST = 127
 

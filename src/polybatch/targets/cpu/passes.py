@@ -74,7 +74,7 @@ def is_batch_invariant(graph: fx.GraphModule) -> bool:
     )
 
 
-def _constant(graph: fx.GraphModule, node: Any) -> Tensor | None:
+def constant(graph: fx.GraphModule, node: Any) -> Tensor | None:
     """The tensor behind a ``get_attr`` node, else None."""
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
@@ -84,7 +84,7 @@ def _constant(graph: fx.GraphModule, node: Any) -> Tensor | None:
     return value.detach() if isinstance(value, Tensor) else None
 
 
-def _add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
+def add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
     """Register a buffer and return a ``get_attr`` node for it at the graph's insertion point."""
     name = name.replace(".", "_")
     graph.register_buffer(name, value)
@@ -95,7 +95,7 @@ def _add_constant(graph: fx.GraphModule, name: str, value: Tensor) -> fx.Node:
 
 
 def _add_constants(graph: fx.GraphModule, of: fx.Node, packed: PackedWeight) -> list[fx.Node]:
-    return [_add_constant(graph, f"{name}_{of.name}", value) for name, value in packed.constants.items()]
+    return [add_constant(graph, f"{name}_{of.name}", value) for name, value in packed.constants.items()]
 
 
 def _fold_constants(graph: fx.GraphModule) -> None:
@@ -103,11 +103,11 @@ def _fold_constants(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or node.target not in _FOLDABLE:
             continue
-        source = _constant(graph, node.args[0])
+        source = constant(graph, node.args[0])
         if source is None:
             continue
         with graph.graph.inserting_before(node):
-            folded = _add_constant(graph, f"folded_{node.name}", node.target(source, *node.args[1:], **node.kwargs))
+            folded = add_constant(graph, f"folded_{node.name}", node.target(source, *node.args[1:], **node.kwargs))
         node.replace_all_uses_with(folded)
         graph.graph.erase_node(node)
 
@@ -125,7 +125,7 @@ def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
         (x, weight), bias, transposed = node.args, None, True
     else:
         return None
-    value, offset = _constant(graph, weight), _constant(graph, bias)
+    value, offset = constant(graph, weight), constant(graph, bias)
     if value is None or value.dim() != 2 or (bias is not None and offset is None) or not isinstance(x, fx.Node):
         return None
     return _Linear(node, x, value.t() if transposed else value, offset)
@@ -198,7 +198,7 @@ def _changed_input(graph: fx.GraphModule, linear: _Linear, change: InputChange |
         return x
     steps = [(aten.sub.Tensor, "shift", change.shift), (aten.mul.Tensor, "factor", 1 / change.scale)]
     for operator, name, value in steps:
-        constant = _add_constant(graph, f"{name}_{linear.node.name}", value.to(linear.weight.dtype))
+        constant = add_constant(graph, f"{name}_{linear.node.name}", value.to(linear.weight.dtype))
         before, x = x, graph.graph.call_function(operator, (x, constant))
         x.meta["val"] = before.meta["val"].new_empty(before.meta["val"].shape)
     return x
@@ -224,18 +224,18 @@ def _merged_bias(graph: fx.GraphModule, group: list[_Linear], change: InputChang
     parts = [torch.zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias.float() for linear in group]
     if change is not None:
         parts = [part + linear.weight.float() @ change.shift for part, linear in zip(parts, group, strict=True)]
-    return _add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
+    return add_constant(graph, f"bias_{group[0].node.name}", torch.cat(parts))
 
 
 def _replace_expert_linear(graph: fx.GraphModule, node: fx.Node, weights: WeightFormat) -> list[RoundedWeight]:
     x, weight_node, bias_node, expert_index = node.args
-    weight, bias = _constant(graph, weight_node), _constant(graph, bias_node)
+    weight, bias = constant(graph, weight_node), constant(graph, bias_node)
     if weight is None or (bias_node is not None and bias is None):
         return []
     packed = weights.pack(weight)
     with graph.graph.inserting_before(node):
         constants = _add_constants(graph, node, packed)
-        bias_float = None if bias is None else _add_constant(graph, f"bias_{node.name}", bias.float())
+        bias_float = None if bias is None else add_constant(graph, f"bias_{node.name}", bias.float())
         out = graph.graph.call_function(
             packed.op, (x, *constants, bias_float, expert_index, weight.shape[1], *packed.options)
         )

@@ -27,6 +27,11 @@ struct PolybatchLinear {
   int64_t narrow_rows;  // int8 W only: 1 = elements of x become one byte, row by row; 0 = two, or three of fp32
   int64_t float_result;
   int64_t gated;  // only where polybatch_has_gates(), and for whole panels
+  const float* norm_weight;  // [in_features]: rows of x are normalized first (row_norm.h); or null
+  const float* norm_bias;    // [in_features] or null
+  float norm_eps;
+  const void* residual;  // [rows, out_features], of x's element: added before the one rounding; or null. Not with gated
+  int64_t residual_row_stride;
 };
 
 // Row i is multiplied with expert expert_index[i]. linear.weight holds the packed experts one after the other; linear.bias

@@ -59,11 +59,14 @@ class LinearCall {
   void add(const int64_t* order, int64_t first_row, int64_t rows, int64_t expert) {
     const PolybatchLinear& call = *call_;
     const int64_t n = call.out_features;
-    const MatrixRows<Input> x(call.x, call.x_row_stride, order, call.in_features);
+    const RowNorm norm{call.norm_weight, call.norm_bias, call.norm_eps};
+    Input* const normalized = norm.weight ? normalized_.get<Input>(call.rows * call.in_features) : nullptr;
+    const MatrixRows<Input> x(call.x, call.x_row_stride, order, call.in_features, norm, normalized);
     float* const y_float = call.float_result ? static_cast<float*>(call.y) : nullptr;
     LinearOutput<Out> out{static_cast<Out*>(call.y), y_float, order, n, call.bias ? call.bias + expert * n : nullptr,
-                          call.scale ? call.scale + expert * n : nullptr, nullptr, call.gated != 0};
-    if constexpr (Format::Rows::kInPlace) {
+                          call.scale ? call.scale + expert * n : nullptr, nullptr, call.gated != 0,
+                          static_cast<const Out*>(call.residual), call.residual_row_stride};
+    if constexpr (std::is_same_v<typename Format::Rows, MatrixRows<Input>>) {
       products_.push_back({{x, rows}, out});
     } else {
       const int64_t padded = Format::Rows::padded(call.in_features);
@@ -110,7 +113,7 @@ class LinearCall {
   const PolybatchLinear* call_ = nullptr;
   std::vector<Product<Format>> products_;
   RowsByExpert sorted_;
-  Scratch staged_, bytes_, scales_;
+  Scratch normalized_, staged_, bytes_, scales_;
 };
 
 template <class Format>

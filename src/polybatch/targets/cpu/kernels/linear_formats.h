@@ -29,6 +29,8 @@ struct LinearOutput {
   const float* scale;      // [out_features], int8 weights only
   const float* row_scale;  // [rows], quantized x only
   bool gated;              // y[rows, out_features / 2]: see api.h
+  const Out* residual;     // rows to add to those of y, or null
+  int64_t residual_stride;
 };
 
 template <class D>

@@ -76,7 +76,8 @@ POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t 
     for (int i = 0; i < ROWS / kParts; ++i) {
       const int64_t row = p.x.tiles.begin(tile) + i;
       Out* y = matrix + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
-      const F16 result = finished<Format>(acc, i, j, row, finish);
+      F16 result = finished<Format>(acc, i, j, row, finish);
+      if (p.out.residual) result = result + load(p.out.residual + row * p.out.residual_stride + column + j * kLanes);
       if (lanes[j] == kLanes) {
         store(y, result);
       } else {

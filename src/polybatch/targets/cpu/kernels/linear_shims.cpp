@@ -49,19 +49,51 @@ AOTITorchError new_result(const Tensor& x, const PolybatchLinear& call, AtenTens
 
 int64_t element_size(int64_t element) { return element == kPolybatchBFloat16 ? sizeof(BFloat16) : sizeof(float); }
 
+// What packed_linear and packed_linear_int8 are asked for beside the product.
+struct Options {
+  bool narrow_rows;
+  bool float_result, gated;
+  AtenTensorHandle *norm_weight, *norm_bias;
+  double norm_eps;
+  AtenTensorHandle* residual;
+};
+
+AOTITorchError fill_options(const char* op, const Options& options, PolybatchLinear& call) {
+  call.narrow_rows = options.narrow_rows, call.float_result = options.float_result, call.gated = options.gated;
+  call.norm_eps = static_cast<float>(options.norm_eps);
+  if (call.gated && (!kHasGates || call.out_features % kPanel != 0))
+    return fail(op, "gates need whole panels and an instruction set whose tiles hold them");
+  if (options.residual && (call.gated || call.float_result || call.out_features % kLanes != 0))
+    return fail(op, "a residual needs whole vectors of results in x's dtype");
+  constexpr const char* kWhy = "the norm's weight and bias must be float32 [x.size(-1)], contiguous";
+  AOTITorchError error = AOTI_TORCH_SUCCESS;
+  if (options.norm_weight) error = float_vector(op, kWhy, *options.norm_weight, call.in_features, call.norm_weight);
+  if (error == AOTI_TORCH_SUCCESS && options.norm_bias)
+    error = float_vector(op, kWhy, *options.norm_bias, call.in_features, call.norm_bias);
+  return error;
+}
+
 AOTITorchError packed_linear(const char* op, AtenTensorHandle x_handle, AtenTensorHandle weight_handle,
-                             AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features, bool narrow_rows,
-                             bool float_result, bool gated, AtenTensorHandle* result) {
+                             AtenTensorHandle* scale, AtenTensorHandle* bias, int64_t out_features,
+                             const Options& options, AtenTensorHandle* result) {
   const Tensor x(x_handle), weight(weight_handle);
   PolybatchLinear call{};
-  const AOTITorchError error = fill_linear(op, x, weight, scale, bias, 1, out_features, call);
+  AOTITorchError error = fill_linear(op, x, weight, scale, bias, 1, out_features, call);
+  if (error == AOTI_TORCH_SUCCESS) error = fill_options(op, options, call);
   if (error != AOTI_TORCH_SUCCESS) return error;
-  call.narrow_rows = narrow_rows, call.float_result = float_result, call.gated = gated;
-  if (gated && (!kHasGates || out_features % kPanel != 0))
-    return fail(op, "gates need whole panels and an instruction set whose tiles hold them");
   if (new_result(x, call, result) != AOTI_TORCH_SUCCESS) return AOTI_TORCH_FAILURE;
   const Rows rows(x, element_size(call.element));
   call.rows = rows.count, call.x = rows.data, call.x_row_stride = rows.stride, call.y = Tensor(*result).data;
+  if (options.residual == nullptr) {
+    polybatch_packed_linear(&call);
+    return AOTI_TORCH_SUCCESS;
+  }
+  const Tensor added(*options.residual);
+  if (!added.ok || added.dtype != x.dtype || added.dim < 1 || added.size_from_end(1) != out_features ||
+      added.numel != call.rows * out_features)
+    return fail(op, "the residual must have the shape and dtype of the result");
+  const Rows residual(added, element_size(call.element));
+  call.residual = residual.data, call.residual_row_stride = residual.stride;
   polybatch_packed_linear(&call);
   return AOTI_TORCH_SUCCESS;
 }
@@ -99,11 +131,14 @@ extern "C" {
 POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, AtenTensorHandle weight,
                                                              AtenTensorHandle* bias, int64_t out_features,
                                                              int32_t float_result, int32_t gated,
-                                                             AtenTensorHandle* ret0) {
+                                                             AtenTensorHandle* norm_weight,
+                                                             AtenTensorHandle* norm_bias, double norm_eps,
+                                                             AtenTensorHandle* residual, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear";
   return polybatch::guarded(kOp, [&] {
-    return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, false, float_result != 0, gated != 0,
-                                    ret0);
+    const polybatch::Options options{false,     float_result != 0, gated != 0, norm_weight,
+                                     norm_bias, norm_eps,          residual};
+    return polybatch::packed_linear(kOp, x, weight, nullptr, bias, out_features, options, ret0);
   });
 }
 
@@ -111,11 +146,14 @@ POLYBATCH_EXPORT AOTITorchError aoti_torch_cpu_packed_linear_int8(AtenTensorHand
                                                                   AtenTensorHandle scale, AtenTensorHandle* bias,
                                                                   int64_t out_features, int32_t narrow_activations,
                                                                   int32_t float_result, int32_t gated,
-                                                                  AtenTensorHandle* ret0) {
+                                                                  AtenTensorHandle* norm_weight,
+                                                                  AtenTensorHandle* norm_bias, double norm_eps,
+                                                                  AtenTensorHandle* residual, AtenTensorHandle* ret0) {
   constexpr const char* kOp = "packed_linear_int8";
   return polybatch::guarded(kOp, [&] {
-    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, narrow_activations != 0,
-                                    float_result != 0, gated != 0, ret0);
+    const polybatch::Options options{narrow_activations != 0, float_result != 0, gated != 0, norm_weight,
+                                     norm_bias,               norm_eps,          residual};
+    return polybatch::packed_linear(kOp, x, weight, &scale, bias, out_features, options, ret0);
   });
 }
 

@@ -5,28 +5,42 @@
 #include <cstdint>
 
 #include "parallel.h"
+#include "row_norm.h"
 #include "simd.h"
 
 namespace polybatch {
 
-// Row i of a linear is row order[i] of a matrix, or row i where there is no order.
+// Row i of a linear is row order[i] of a matrix, or row i where there is no order. With a norm, what it makes of that row:
+// `normalized` holds [rows, features] then.
 template <class Element>
 class MatrixRows {
  public:
-  static constexpr bool kInPlace = true;
   static constexpr int kParts = 1;
-  MatrixRows(const void* first, int64_t stride, const int64_t* order, int64_t features)
-      : first_(static_cast<const Element*>(first)), stride_(stride), order_(order), features_(features) {}
-  const Element* operator[](int64_t i) const { return first_ + (order_ ? order_[i] : i) * stride_; }
-  void prepare(int64_t) const {}
-  int64_t stride() const { return order_ ? 0 : stride_; }
+  MatrixRows(const void* first, int64_t stride, const int64_t* order, int64_t features, RowNorm norm = {},
+             Element* normalized = nullptr)
+      : first_(static_cast<const Element*>(first)),
+        stride_(stride),
+        order_(order),
+        features_(features),
+        norm_(norm),
+        normalized_(normalized) {}
+  bool in_place() const { return normalized_ == nullptr; }
+  const Element* operator[](int64_t i) const { return in_place() ? source(i) : normalized_ + i * features_; }
+  void prepare(int64_t i) const {
+    if (!in_place()) norm_.apply(source(i), features_, normalized_ + i * features_);
+  }
+  int64_t stride() const { return !in_place() ? features_ : order_ ? 0 : stride_; }
   int64_t features() const { return features_; }
 
  private:
+  const Element* source(int64_t i) const { return first_ + (order_ ? order_[i] : i) * stride_; }
+
   const Element* first_;
   int64_t stride_;
   const int64_t* order_;
   int64_t features_;
+  RowNorm norm_;
+  Element* normalized_;
 };
 
 inline constexpr int64_t kInt8Group = 4;  // features of a quantized row are padded to whole groups
@@ -38,12 +52,12 @@ inline constexpr int64_t kInt8Group = 4;  // features of a quantized row are pad
 template <class Element, int PARTS>
 class QuantizedRows {
  public:
-  static constexpr bool kInPlace = false;
   static constexpr int kParts = PARTS;
   // `bytes` holds PARTS rows of padded features for each row, `scales` one float a row.
   QuantizedRows(const MatrixRows<Element>& x, uint8_t* bytes, float* scales)
       : x_(x), padded_(padded(x.features())), bytes_(bytes), scales_(scales) {}
   static int64_t padded(int64_t features) { return (features + kInt8Group - 1) / kInt8Group * kInt8Group; }
+  bool in_place() const { return false; }
   const uint8_t* operator[](int64_t i) const { return bytes_ + i * padded_; }
   int64_t stride() const { return padded_; }
   int64_t features() const { return padded_; }
@@ -51,6 +65,7 @@ class QuantizedRows {
   // Row i of x: all its parts.
   void prepare(int64_t i) const {
     constexpr float kNothing = 1e-30f;
+    x_.prepare(i);
     const Element* x = x_[i];
     uint8_t* q = bytes_ + i * PARTS * padded_;
     const int64_t features = x_.features(), whole = features / kLanes * kLanes;

@@ -57,7 +57,7 @@ void pack_tile(const typename Dot::Element* const* rows, int count, int64_t feat
 }
 
 // The rows of one product, ready to be read tile by tile. Source gives them, one by one:
-//   kInPlace            whether source[i] is there from the start
+//   in_place()          whether source[i] is there from the start
 //   kParts              rows of a tile that each row of the product takes
 //   source[i]           row i of the tiles, once source.prepare(i / kParts) has been called
 //   source.stride()     elements from one row to the next; 0 = they do not follow one another
@@ -82,7 +82,7 @@ class StagedRows {
   }
   void stage_into(Element* memory) { staged_ = memory; }
   // Elements that have to be moved before tiles can be read; 0 = none.
-  int64_t staging_work() const { return copies_ || !Source::kInPlace ? rows() * source_.features() : 0; }
+  int64_t staging_work() const { return copies_ || !source_.in_place() ? rows() * source_.features() : 0; }
   // A thread's part of the work; all threads meet before the tiles are read.
   void stage(int thread, int team) const {
     const Range mine = share_of(tiles.count > 1 ? tiles.count : tiles.rows, thread, team);
