@@ -13,7 +13,8 @@ enum PolybatchElement { kPolybatchFloat32 = 0, kPolybatchBFloat16 = 1 };
 // y[rows, out_features] = x[rows, in_features] @ W^T (+ bias). x and y have `element`, W has `weight_element` (that of x, or
 // bf16) unless there is a scale: then W is int8, a column of it standing for scale times what is stored. With float_result y
 // is fp32 in any case: what was summed, not rounded. With gated, panels hold 16 columns of a gate g, then the 16 of u that
-// belong to it, and y[rows, out_features / 2] = silu(g) * u. y is contiguous. See linear_formats.h.
+// belong to it, and y[rows, out_features / 2] = silu(g) * u. A residual is added to what would be y before the one rounding;
+// with a norm, x is what that makes of its rows. y is contiguous. See linear_formats.h.
 struct PolybatchLinear {
   int64_t element;
   int64_t rows, in_features, out_features;
