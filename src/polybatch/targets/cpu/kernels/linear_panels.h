@@ -63,8 +63,8 @@ POLYBATCH_INLINE F16 finished(const typename Format::Dot::Sum (&acc)[ROWS][VECTO
   return finish(sums, row);
 }
 
-// Writes what became of a tile's sums to `matrix`, from `column` on.
-template <class Format, class Out, int ROWS, int VECTORS>
+// Writes what became of a tile's sums, and with RESIDUAL what is added to it, to `matrix`, from `column` on.
+template <bool RESIDUAL, class Format, class Out, int ROWS, int VECTORS>
 POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t column, int64_t tile,
                                  const typename Format::Dot::Sum (&acc)[ROWS][VECTORS], const int (&lanes)[VECTORS]) {
   constexpr int kParts = Format::Rows::kParts;
@@ -77,7 +77,7 @@ POLYBATCH_INLINE void write_tile(const Product<Format>& p, Out* matrix, int64_t 
       const int64_t row = p.x.tiles.begin(tile) + i;
       Out* y = matrix + (p.out.y_order ? p.out.y_order[row] : row) * p.out.out_features + column + j * kLanes;
       F16 result = finished<Format>(acc, i, j, row, finish);
-      if (p.out.residual) result = result + load(p.out.residual + row * p.out.residual_stride + column + j * kLanes);
+      if constexpr (RESIDUAL) result = result + load(p.out.residual + row * p.out.residual_stride + column + j * kLanes);
       if (lanes[j] == kLanes) {
         store(y, result);
       } else {
@@ -113,7 +113,10 @@ POLYBATCH_INLINE void write_results(const Product<Format>& p, Out* matrix, int64
   if constexpr (kHasGates) {
     if (p.out.gated) return write_gated_tile(p, matrix, column, tile, acc, lanes);
   }
-  write_tile(p, matrix, column, tile, acc, lanes);
+  if constexpr (std::is_same_v<Out, typename Format::Out>) {
+    if (p.out.residual) return write_tile<true>(p, matrix, column, tile, acc, lanes);
+  }
+  write_tile<false>(p, matrix, column, tile, acc, lanes);
 }
 
 template <class Format, int ROWS, int VECTORS, bool PACKED>
