@@ -22,6 +22,7 @@ _BASE: dict[str, Any] = {
 _GQA = {**_BASE, "num_key_value_heads": 2}
 _HEAD = {**_GQA, "head_dim": 16}
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCAB, "n_positions": 256}
+_FALCON = {**_BASE, "ffn_hidden_size": 128}
 _WINDOW = {"sliding_window": 16}
 
 
@@ -102,13 +103,13 @@ SUPPORTED: dict[str, Architecture] = {
     "stablelm": Architecture("StableLmConfig", _GQA),
     "gpt_bigcode": Architecture("GPTBigCodeConfig", _GPT),
     "codegen": Architecture("CodeGenConfig", {**_GPT, "rotary_dim": 8}),
+    "falcon": Architecture("FalconConfig", _FALCON),
+    "falcon_grouped": Architecture("FalconConfig", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
 }
 
 UNSUPPORTED: dict[str, Architecture] = {
     "bloom": Architecture("BloomConfig", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCAB}),
-    "falcon": Architecture(
-        "FalconConfig", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCAB}
-    ),
+    "falcon_alibi": Architecture("FalconConfig", {**_FALCON, "alibi": True}),
     "mamba": Architecture("MambaConfig", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": VOCAB}),
     "mpt": Architecture("MptConfig", {"d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": VOCAB}),
 }

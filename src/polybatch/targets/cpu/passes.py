@@ -27,6 +27,7 @@ _UNPACKED = (aten.linear, aten.addmm, aten.mm, aten.bmm, aten.matmul, aten.einsu
 _FOLDABLE = (
     aten.transpose.int,
     aten.t.default,
+    aten.numpy_T.default,
     aten.permute.default,
     aten.to.dtype,
     aten.to.device,
@@ -121,7 +122,7 @@ def _match_linear(graph: fx.GraphModule, node: fx.Node) -> _Linear | None:
     elif node.target == aten.addmm.default and not node.kwargs:
         bias, x, weight = node.args
         transposed = True
-    elif node.target == aten.mm.default:
+    elif node.target in (aten.mm.default, aten.matmul.default):
         (x, weight), bias, transposed = node.args, None, True
     else:
         return None
